@@ -16,5 +16,3 @@ mod simulator;
 pub mod stats;
 
 pub use config::{Profile, SimConfig};
-pub use faults::Faults;
-pub use simulator::{Simulator, StartError};

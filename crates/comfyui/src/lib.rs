@@ -1,0 +1,3 @@
+//! A ComfyUI client that survives the real ComfyUI.
+
+pub mod lenient;

@@ -1,0 +1,212 @@
+//! Reading JSON the way ComfyUI writes it.
+//!
+//! Python's `json` module writes bare `NaN`, `Infinity` and `-Infinity`, which are not JSON, and ComfyUI lets
+//! them through in the history, in job lists, in the answer of `POST /prompt` and in websocket frames. The
+//! functions here parse strictly first, so ordinary answers pay nothing, and only when that fails replace the
+//! bare words by `null` and parse once more.
+//!
+//! ```
+//! use serde_json::{Value, json};
+//!
+//! let read: Value = comfyui::lenient::from_str(r#"{"loss": NaN, "text": "NaN stays"}"#)?;
+//! assert_eq!(read, json!({"loss": null, "text": "NaN stays"}));
+//! # Ok::<(), serde_json::Error>(())
+//! ```
+
+use std::borrow::Cow;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+
+/// The words Python writes for numbers JSON cannot hold, longest first so that the sign is taken along.
+const NON_FINITE: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+
+/// Parses bytes as JSON and reads bare `NaN`, `Infinity` and `-Infinity` as `null`.
+///
+/// Raw parts (`Box<RawValue>`) of the result are valid JSON: they hold the `null` as well.
+///
+/// ```
+/// let read: Vec<Option<f64>> = comfyui::lenient::from_slice(b"[1.5, -Infinity]")?;
+/// assert_eq!(read, [Some(1.5), None]);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The error of `serde_json` when the text is not JSON even so, or does not fit `T`.
+pub fn from_slice<T: DeserializeOwned>(json: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(json).or_else(|strict| match replace_non_finite(json) {
+        Cow::Borrowed(_) => Err(strict),
+        Cow::Owned(repaired) => serde_json::from_slice(&repaired),
+    })
+}
+
+/// Parses a text as JSON and reads bare `NaN`, `Infinity` and `-Infinity` as `null`; see [`from_slice`].
+///
+/// # Errors
+///
+/// The error of `serde_json` when the text is not JSON even so, or does not fit `T`.
+pub fn from_str<T: DeserializeOwned>(json: &str) -> Result<T, serde_json::Error> {
+    from_slice(json.as_bytes())
+}
+
+/// Replaces bare `NaN`, `Infinity` and `-Infinity` outside strings by `null`; borrows when there are none.
+///
+/// Everything else is copied as it is, whether it is JSON or not.
+///
+/// ```
+/// use comfyui::lenient::replace_non_finite;
+///
+/// assert_eq!(replace_non_finite(br#"["NaN", NaN]"#).as_ref(), br#"["NaN", null]"#);
+/// ```
+pub fn replace_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
+    let mut repaired = Vec::new();
+    let mut copied = 0;
+    let mut at = 0;
+    while let Some(&byte) = json.get(at) {
+        match byte {
+            b'"' => at = end_of_string(json, at),
+            b'-' | b'I' | b'N' => match NON_FINITE.iter().find(|word| json[at..].starts_with(word)) {
+                Some(word) => {
+                    repaired.extend_from_slice(&json[copied..at]);
+                    repaired.extend_from_slice(b"null");
+                    at += word.len();
+                    copied = at;
+                }
+                None => at += 1,
+            },
+            _ => at += 1,
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(json);
+    }
+    repaired.extend_from_slice(&json[copied..]);
+    Cow::Owned(repaired)
+}
+
+/// The offset just behind the string that opens at `start`, or the end of the text when it never closes.
+fn end_of_string(json: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(&byte) = json.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    json.len()
+}
+
+/// Reads a number that may have been a bare `NaN`: `null` becomes [`f64::NAN`].
+///
+/// For fields of wire types: `#[serde(deserialize_with = "comfyui::lenient::nan_if_null")]`.
+///
+/// ```
+/// #[derive(serde::Deserialize)]
+/// struct Accepted {
+///     #[serde(deserialize_with = "comfyui::lenient::nan_if_null")]
+///     number: f64,
+/// }
+///
+/// let accepted: Accepted = comfyui::lenient::from_str(r#"{"number": NaN}"#)?;
+/// assert!(accepted.number.is_nan());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// The error of the deserializer when the value is neither a number nor `null`.
+pub fn nan_if_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::value::RawValue;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn bare_words_become_null_and_strings_stay() {
+        let text = r#"{"a": NaN, "b": [Infinity, -Infinity, -1], "NaN \" NaN": "-Infinity \\", "c": NaN}"#;
+        let read: Value = from_str(text).expect("lenient");
+        assert_eq!(
+            read,
+            json!({"a": null, "b": [null, null, -1], "NaN \" NaN": "-Infinity \\", "c": null})
+        );
+    }
+
+    #[test]
+    fn raw_parts_are_valid_json() {
+        let read: Vec<Box<RawValue>> = from_str(r#"[{"deep": [NaN]}, 1]"#).expect("lenient");
+        assert_eq!(read[0].get(), r#"{"deep": [null]}"#);
+    }
+
+    #[test]
+    fn what_is_not_json_stays_an_error() {
+        for text in [
+            "",
+            "nan",
+            "[NaN",
+            "NaNNaN",
+            "-NaN",
+            "{\"a\": Infinit}",
+            "\"NaN",
+            "[\\NaN]",
+        ] {
+            assert!(from_str::<Value>(text).is_err(), "{text}");
+        }
+    }
+
+    /// JSON values with texts that look like the bare words.
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+            "(NaN|-?Infinity|\\\\|\"| ){0,6}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec(("(NaN|\"|x){0,3}", inner), 0..4)
+                    .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_in_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let lenient = from_slice::<Value>(&bytes);
+            if let Ok(strict) = serde_json::from_slice::<Value>(&bytes) {
+                prop_assert_eq!(lenient.expect("strict parse worked"), strict);
+            }
+        }
+
+        #[test]
+        fn near_json_ends_in_an_answer(text in r#"(NaN|-?Infinity|"|\\|[\[\]{},:1a ]){0,30}"#) {
+            let lenient = from_str::<Value>(&text);
+            if let Ok(strict) = serde_json::from_str::<Value>(&text) {
+                prop_assert_eq!(lenient.expect("strict parse worked"), strict);
+            }
+        }
+
+        #[test]
+        fn valid_json_is_never_touched(value in json_value()) {
+            let text = value.to_string();
+            prop_assert!(matches!(replace_non_finite(text.as_bytes()), Cow::Borrowed(_)));
+        }
+
+        #[test]
+        fn one_bare_word_costs_one_null(value in json_value(), word in "NaN|Infinity|-Infinity") {
+            let read: Value = from_str(&format!("[{word}, {value}]")).expect("lenient");
+            prop_assert_eq!(&read[0], &Value::Null);
+            let reread: Value = serde_json::from_str(&value.to_string()).expect("just written");
+            prop_assert_eq!(&read[1], &reread);
+        }
+    }
+}

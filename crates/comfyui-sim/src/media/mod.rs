@@ -1,1 +1,31 @@
-//! (being written)
+//! Real files out of nothing: pictures that say what made them, and the containers they travel in.
+//!
+//! Everything here is a pure function over bytes: no I/O, no clock, no randomness. Equal input gives equal
+//! output, and no encoder holds more than a small multiple of its input. The encoders aim at files which
+//! ordinary software decodes without a complaint, not at small ones.
+
+pub mod apng;
+mod audio;
+pub mod card;
+pub mod decode;
+mod error;
+pub mod flac;
+pub mod gif;
+pub mod glb;
+mod image;
+pub mod jpeg;
+pub mod mp3;
+pub mod mp4;
+pub mod opus;
+pub mod png;
+pub mod probe;
+pub mod safetensors;
+pub mod svg;
+pub mod wav;
+pub mod webm;
+pub mod webp;
+
+pub use audio::Audio;
+pub use card::Card;
+pub use error::{DecodeError, EncodeError};
+pub use image::{Channel, Image, Scaling};

@@ -3,6 +3,15 @@
 use crate::json::Json;
 use bytes::Bytes;
 
+/// Where the engine puts its messages: one queue, sent by one loop, one socket after the other.
+pub(crate) trait Hub: Send + Sync {
+    /// Queues a message for the socket of one client, or for all sockets.
+    fn send(&self, message: Outgoing, to: Option<&str>);
+
+    /// Whether the socket of that client announced `supports_preview_metadata`. Never true for `None`.
+    fn supports_preview_metadata(&self, client: Option<&str>) -> bool;
+}
+
 /// One message on its way to the sockets.
 #[derive(Debug, Clone)]
 pub(crate) enum Outgoing {
@@ -15,18 +24,15 @@ pub(crate) enum Outgoing {
     },
     /// A binary frame: event number and what follows it.
     Binary {
-        /// 1 preview, 3 text.
+        /// 1 preview, 3 text, 4 preview with metadata.
         event: u32,
         /// The rest of the frame.
         payload: Bytes,
     },
-    /// A preview: event 4 with metadata for sockets that announced it, event 1 for the others.
-    Preview {
-        /// 1 JPEG, 2 PNG.
-        format: u32,
-        /// The image file.
-        image: Bytes,
-        /// The metadata of event 4.
-        metadata: Json,
-    },
+    /// A frame that JSON cannot hold: ends the message loop, and with it the process, if there is a
+    /// socket to send it to.
+    Unserializable,
+    /// A frame for a `client_id` that is a list or an object: looking for its socket ends the message
+    /// loop, and with it the process, whoever is connected.
+    Unaddressable,
 }

@@ -1,1 +1,87 @@
-//! (being written)
+//! What was executed, so that a test can prove that nothing ran twice.
+//!
+//! The counters outlive a restart of the simulated ComfyUI: they belong to the simulator.
+
+use crate::json::Json;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+
+/// The counts at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Stats {
+    /// Prompts that the worker began to execute.
+    pub executions_total: u64,
+    /// The same by prompt id.
+    pub by_prompt: BTreeMap<String, u64>,
+    /// The same by [`graph_digest`] of the prompt as it ran.
+    pub by_graph: BTreeMap<String, u64>,
+}
+
+/// The counters themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Executions {
+    counts: Mutex<Stats>,
+}
+
+impl Executions {
+    /// Counts one start of a prompt.
+    pub(crate) fn count(&self, prompt_id: &str, graph: &Json) {
+        let digest = graph_digest(graph);
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.executions_total += 1;
+        *counts.by_prompt.entry(prompt_id.to_owned()).or_default() += 1;
+        *counts.by_graph.entry(digest).or_default() += 1;
+    }
+
+    /// The counts now.
+    pub(crate) fn snapshot(&self) -> Stats {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Starts again at zero.
+    pub(crate) fn reset(&self) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = Stats::default();
+    }
+}
+
+/// SHA-256, in lower-case hex, of a graph written with sorted keys and without spaces.
+///
+/// ```
+/// use comfyui_sim::{json::Json, stats::graph_digest};
+///
+/// let one: Json = r#"{"1": {"class_type": "A", "inputs": {"x": 1, "y": 2}}}"#.parse()?;
+/// let two: Json = r#"{"1": {"inputs": {"y": 2, "x": 1}, "class_type": "A"}}"#.parse()?;
+/// assert_eq!(graph_digest(&one), graph_digest(&two));
+/// # Ok::<(), comfyui_sim::json::ParseError>(())
+/// ```
+pub fn graph_digest(graph: &Json) -> String {
+    Sha256::digest(graph.canonical().as_bytes())
+        .iter()
+        .fold(String::with_capacity(64), |mut hex, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_prompt_and_by_graph() {
+        let executions = Executions::default();
+        let graph = Json::from("g");
+        executions.count("a", &graph);
+        executions.count("b", &graph);
+        executions.count("b", &Json::from("h"));
+        let stats = executions.snapshot();
+        assert_eq!(stats.executions_total, 3);
+        assert_eq!(stats.by_prompt, [("a".to_owned(), 1), ("b".to_owned(), 2)].into());
+        assert_eq!(stats.by_graph[&graph_digest(&graph)], 2);
+        executions.reset();
+        assert_eq!(executions.snapshot(), Stats::default());
+    }
+}

@@ -1,0 +1,103 @@
+//! The steps of `cargo xtask test`, cheapest and most telling first.
+
+use crate::run::{cargo, shown};
+use crate::tidy::workspace::Workspace;
+use crate::{needs, tidy};
+use anyhow::Result;
+use clap::ValueEnum;
+
+/// One step; the order here is the order in which they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Step {
+    /// Install or find what the tests call.
+    Needs,
+    /// The rules of the repository: licences, duplicates, links, lengths and the like.
+    Tidy,
+    /// Formatting.
+    Fmt,
+    /// Lints of all targets, warnings denied.
+    Clippy,
+    /// The documentation builds, warnings denied.
+    Doc,
+    /// Unit and integration tests, examples built.
+    Test,
+    /// The examples in the documentation.
+    Doctest,
+    /// Every library crate checked alone, without the features its neighbours switch on.
+    Alone,
+}
+
+impl Step {
+    /// The name as `--only` takes it.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// What it is for, in a few words.
+    pub(crate) fn purpose(self) -> String {
+        let help = self
+            .to_possible_value()
+            .and_then(|value| value.get_help().map(ToString::to_string));
+        help.unwrap_or_default()
+    }
+
+    /// Does it.
+    pub(crate) fn run(self) -> Result<()> {
+        match self {
+            Step::Needs => needs::provide(),
+            Step::Tidy => tidy::run(),
+            Step::Fmt => shown(cargo().args(["fmt", "--all", "--", "--check"])),
+            Step::Clippy => shown(cargo().args(CLIPPY)),
+            Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
+            Step::Test => shown(cargo().args(TEST)),
+            Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
+            Step::Alone => alone(),
+        }
+    }
+}
+
+const CLIPPY: [&str; 7] = [
+    "clippy",
+    "--workspace",
+    "--locked",
+    "--all-targets",
+    "--",
+    "-D",
+    "warnings",
+];
+
+const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
+
+/// `--all-targets` without the benches: a bench with its own `main` would run at full length here.
+/// They are still compiled, by clippy. One failing test file does not hide those after it.
+const TEST: [&str; 8] = [
+    "test",
+    "--workspace",
+    "--locked",
+    "--lib",
+    "--bins",
+    "--tests",
+    "--examples",
+    "--no-fail-fast",
+];
+
+/// In a workspace build a crate can lean on a feature that only its neighbour asked for; a user who takes
+/// the crate alone would then meet an error.
+fn alone() -> Result<()> {
+    for member in Workspace::load()?.members().filter(|member| member.is_library) {
+        let check = |extra: &[&str]| {
+            shown(
+                cargo()
+                    .args(["check", "--locked", "--package", &member.name])
+                    .args(extra),
+            )
+        };
+        check(&[])?;
+        if member.has_features {
+            check(&["--no-default-features"])?;
+            check(&["--all-features"])?;
+        }
+    }
+    Ok(())
+}

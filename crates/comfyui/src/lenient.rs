@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 
 /// The words Python writes for numbers JSON cannot hold, longest first so that the sign is taken along.
-const NON_FINITE: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+const NON_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Parses bytes as JSON and reads bare `NaN`, `Infinity` and `-Infinity` as `null`.
 ///
@@ -61,21 +61,10 @@ pub fn from_str<T: DeserializeOwned>(json: &str) -> Result<T, serde_json::Error>
 pub fn replace_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
     let mut repaired = Vec::new();
     let mut copied = 0;
-    let mut at = 0;
-    while let Some(&byte) = json.get(at) {
-        match byte {
-            b'"' => at = end_of_string(json, at),
-            b'-' | b'I' | b'N' => match NON_FINITE.iter().find(|word| json[at..].starts_with(word)) {
-                Some(word) => {
-                    repaired.extend_from_slice(&json[copied..at]);
-                    repaired.extend_from_slice(b"null");
-                    at += word.len();
-                    copied = at;
-                }
-                None => at += 1,
-            },
-            _ => at += 1,
-        }
+    for (at, word) in non_finite_words(json) {
+        repaired.extend_from_slice(&json[copied..at]);
+        repaired.extend_from_slice(b"null");
+        copied = at + word.len();
     }
     if copied == 0 {
         return Cow::Borrowed(json);
@@ -84,8 +73,35 @@ pub fn replace_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(repaired)
 }
 
+/// The bare words outside strings and where they stand.
+pub(crate) fn non_finite_words(json: &[u8]) -> impl Iterator<Item = (usize, &'static str)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while let Some(&byte) = json.get(at) {
+            match byte {
+                b'"' => at = end_of_string(json, at),
+                b'-' | b'I' | b'N' => {
+                    match NON_FINITE
+                        .iter()
+                        .find(|word| json[at..].starts_with(word.as_bytes()))
+                    {
+                        Some(word) => {
+                            let start = at;
+                            at += word.len();
+                            return Some((start, *word));
+                        }
+                        None => at += 1,
+                    }
+                }
+                _ => at += 1,
+            }
+        }
+        None
+    })
+}
+
 /// The offset just behind the string that opens at `start`, or the end of the text when it never closes.
-fn end_of_string(json: &[u8], start: usize) -> usize {
+pub(crate) fn end_of_string(json: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(&byte) = json.get(at) {
         match byte {

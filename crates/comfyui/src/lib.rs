@@ -1,3 +1,4 @@
 //! A ComfyUI client that survives the real ComfyUI.
 
 pub mod lenient;
+pub mod workflow;

@@ -5,7 +5,7 @@
 //! then the owner's decision.
 
 use crate::run;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
 
@@ -28,35 +28,38 @@ const NEEDS: &[Need] = &[
 
 /// Makes sure that everything the tests call is there, or says what is not.
 pub(crate) fn provide() -> Result<()> {
-    let missing: Vec<&Need> = NEEDS
+    if !missing().is_empty() && may_install() {
+        run::shown(apt_get().args(["update", "-qq"]))?;
+        let install = ["install", "-qq", "-y", "--no-install-recommends"];
+        run::shown(apt_get().args(install).args(packages(&missing())))?;
+    }
+    let missing = missing();
+    if !missing.is_empty() {
+        let programs = missing
+            .iter()
+            .map(|need| need.program)
+            .collect::<Vec<_>>()
+            .join(" and ");
+        let packages = packages(&missing).join(" ");
+        bail!("the tests need {programs}; install them, on Debian with `apt-get install {packages}`");
+    }
+    let present: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
+    println!("present: {}", present.join(", "));
+    Ok(())
+}
+
+fn missing() -> Vec<&'static Need> {
+    NEEDS
         .iter()
         .filter(|need| run::which(need.program).is_none())
-        .collect();
-    if missing.is_empty() {
-        let there: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
-        println!("present: {}", there.join(", "));
-        return Ok(());
-    }
-    let programs = missing
-        .iter()
-        .map(|need| need.program)
-        .collect::<Vec<_>>()
-        .join(", ");
-    let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+        .collect()
+}
+
+fn packages(needs: &[&Need]) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = needs.iter().map(|need| need.package).collect();
+    packages.sort_unstable();
     packages.dedup();
-    if !may_install() {
-        bail!(
-            "the tests need {programs}: install it, on Debian with `apt-get install {}`",
-            packages.join(" ")
-        );
-    }
-    run::shown(apt_get().args(["update", "-qq"]))?;
-    run::shown(
-        apt_get()
-            .args(["install", "-qq", "-y", "--no-install-recommends"])
-            .args(&packages),
-    )
-    .with_context(|| format!("the tests need {programs}"))
+    packages
 }
 
 fn may_install() -> bool {

@@ -128,6 +128,16 @@ impl Image {
         }
     }
 
+    /// The bytes of a row from column `left` up to, without it, `right`; empty outside the picture.
+    pub(super) fn row_mut(&mut self, y: u32, left: u32, right: u32) -> &mut [u8] {
+        let right = right.min(self.width);
+        if y >= self.height || left >= right {
+            return &mut [];
+        }
+        let start = y as usize * self.width as usize;
+        &mut self.pixels[3 * (start + left as usize)..3 * (start + right as usize)]
+    }
+
     /// The negative. Alpha stays as it is.
     pub fn invert(&self) -> Self {
         let pixels = self.pixels.iter().map(|value| 255 - value).collect();
@@ -300,4 +310,60 @@ fn scale_plane(plane: &[u8], channels: usize, from: (u32, u32), to: (u32, u32), 
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grey(width: u32, values: &[u8]) -> Image {
+        Image::from_grey(width, values.len() as u32 / width, values).unwrap()
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        assert!(Image::from_rgb(2, 2, vec![0; 11]).is_none());
+        assert!(Image::from_rgb(0, 2, vec![]).is_none());
+        assert!(Image::solid(2, 2, [0; 3]).with_alpha(vec![0; 3]).is_none());
+        assert_eq!(Image::solid(0, 0, [1, 2, 3]).pixels(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn scaling_takes_the_nearest_centre_or_mixes() {
+        let old = grey(2, &[0, 200]);
+        assert_eq!(old.scale(4, 1, Scaling::NearestExact), grey(4, &[0, 0, 200, 200]));
+        assert_eq!(old.scale(4, 1, Scaling::Bilinear), grey(4, &[0, 50, 150, 200]));
+        assert_eq!(
+            grey(4, &[0, 10, 20, 30]).scale(2, 1, Scaling::NearestExact),
+            grey(2, &[10, 30])
+        );
+        let alpha = Image::solid(2, 1, [9; 3])
+            .with_alpha(vec![0, 100])
+            .unwrap()
+            .scale(4, 2, Scaling::Bilinear);
+        assert_eq!(alpha.alpha(), Some(&[0, 25, 75, 100, 0, 25, 75, 100][..]));
+    }
+
+    #[test]
+    fn the_middle_is_cut_to_the_wanted_proportions() {
+        let wide = Image::solid(100, 50, [0; 3]).crop_center(10, 10);
+        assert_eq!((wide.width(), wide.height()), (50, 50));
+        let high = Image::solid(50, 101, [0; 3]).crop_center(64, 64);
+        assert_eq!((high.width(), high.height()), (50, 49));
+        assert_eq!(grey(3, &[1, 2, 3]).crop(1, 0, 9, 9), grey(2, &[2, 3]));
+        assert_eq!(Image::solid(1, 1000, [0; 3]).crop_center(1000, 1).height(), 1);
+    }
+
+    #[test]
+    fn channels_come_out_grey_and_negatives_keep_alpha() {
+        let image = Image::solid(1, 1, [1, 2, 3]).with_alpha(vec![4]).unwrap();
+        assert_eq!(image.channel(Channel::Green).pixels(), [2; 3]);
+        assert_eq!(image.channel(Channel::Alpha).pixels(), [4; 3]);
+        assert_eq!(
+            image.clone().without_alpha().channel(Channel::Alpha).pixels(),
+            [255; 3]
+        );
+        assert_eq!(image.invert().pixels(), [254, 253, 252]);
+        assert_eq!(image.invert().alpha(), Some(&[4][..]));
+    }
 }

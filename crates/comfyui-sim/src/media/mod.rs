@@ -10,6 +10,7 @@ pub mod card;
 pub mod decode;
 mod error;
 pub mod flac;
+mod font;
 pub mod gif;
 pub mod glb;
 mod image;

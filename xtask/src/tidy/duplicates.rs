@@ -42,6 +42,11 @@ const TOLERATED: &[Tolerated] = &[
     ),
     old("getrandom", "0.3", "rand_core 0.9"),
     old("miniz_oxide", "0.8", "png 0.18; flate2 has moved on"),
+    old(
+        "quick-error",
+        "1",
+        "rusty-fork, which proptest uses; image-webp has moved on",
+    ),
     old("r-efi", "5", "getrandom 0.3 on UEFI; not compiled here"),
     old("rand", "0.9", "tungstenite 0.29"),
     old("rand_core", "0.9", "rand 0.9"),

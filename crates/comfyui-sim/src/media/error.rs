@@ -45,6 +45,23 @@ pub enum EncodeError {
         /// Samples per second.
         sample_rate: u32,
     },
+    /// The library that writes the format gave up.
+    #[error("cannot write {format}: {reason}")]
+    Failed {
+        /// Name of the format.
+        format: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl EncodeError {
+    pub(super) fn failed(format: &'static str, reason: impl ToString) -> Self {
+        Self::Failed {
+            format,
+            reason: reason.to_string(),
+        }
+    }
 }
 
 /// Why bytes could not be read as the medium they were said to be.
@@ -71,4 +88,13 @@ pub enum DecodeError {
         /// Height in the header.
         height: u32,
     },
+}
+
+impl DecodeError {
+    pub(super) fn broken(format: &'static str, reason: impl ToString) -> Self {
+        Self::Broken {
+            format,
+            reason: reason.to_string(),
+        }
+    }
 }

@@ -6,9 +6,11 @@
 
 pub mod apng;
 mod audio;
+mod bits;
 pub mod card;
 pub mod decode;
 mod error;
+mod film;
 pub mod flac;
 mod font;
 pub mod gif;

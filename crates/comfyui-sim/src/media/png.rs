@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::decode::MAX_PIXELS;
 use super::{DecodeError, Image};
-
-/// The most pixels that [`decode`] is willing to hold: a square of 16,384.
-const MAX_PIXELS: u64 = 1 << 28;
 
 /// A PNG file with a text chunk for each `(keyword, text)`: `tEXt` where Latin-1 suffices, else `iTXt`.
 ///

@@ -24,6 +24,7 @@ pub mod png;
 pub mod probe;
 pub mod safetensors;
 pub mod svg;
+mod tags;
 pub mod wav;
 pub mod webm;
 pub mod webp;

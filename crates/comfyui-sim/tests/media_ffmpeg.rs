@@ -1,0 +1,135 @@
+//! Every kind of file that the simulator writes is decoded by the real ffmpeg, without a single complaint.
+//!
+//! Lossless kinds must come back pixel by pixel, the others nearly so; sizes, frame counts and durations must be
+//! what was asked for. Without ffmpeg these tests fail: a file that nobody decoded proves nothing.
+
+#[path = "media_ffmpeg/tool.rs"]
+mod tool;
+
+use comfyui_sim::media::{self, Audio, Card, Image, card};
+use tool::{File, assert_near};
+
+/// Frames with text, gradients and noise, each another.
+fn frames(width: u32, height: u32, count: u32) -> Vec<Image> {
+    let draw = |index: u32| {
+        let prompt = "a lighthouse in a storm";
+        let (title, lines) = ("flux1-dev-fp8.safetensors", &[("sampler", "euler")]);
+        let (seed, step) = (u64::from(index / 2), Some((index, count)));
+        card::draw(&Card {
+            width,
+            height,
+            title,
+            lines,
+            prompt,
+            seed,
+            step,
+        })
+    };
+    (0..count).map(draw).collect()
+}
+
+/// A tone on the left, another on the right.
+fn two_tones(sample_rate: u32, seconds: f64) -> Audio {
+    let [left, right] = [440.0, 660.0].map(|frequency| Audio::sine(sample_rate, 1, seconds, frequency));
+    Audio::new(
+        sample_rate,
+        vec![left.channels()[0].clone(), right.channels()[0].clone()],
+    )
+    .unwrap()
+}
+
+fn samples_i16(audio: &Audio) -> Vec<u8> {
+    let to_i16 = |sample: f32| (sample * 32767.0).round() as i16;
+    (0..audio.len())
+        .flat_map(|index| {
+            audio
+                .channels()
+                .iter()
+                .flat_map(move |channel| to_i16(channel[index]).to_le_bytes())
+        })
+        .collect()
+}
+
+const METADATA: &[(&str, &str)] = &[
+    ("prompt", "{\"1\": {\"class_type\": \"Ü\"}}"),
+    ("workflow", "{\"nodes\": []}"),
+];
+
+#[test]
+fn still_pictures() {
+    for (width, height) in [(512, 512), (64, 64), (333, 77), (1, 1)] {
+        let image = frames(width, height, 4).remove(1);
+        let png = File::new("png", &media::png::encode(&image, METADATA));
+        assert_eq!(png.rgb24(), image.pixels(), "png {width}x{height}");
+        let webp = File::new("webp", &media::webp::encode_still(&image, METADATA).unwrap());
+        assert_eq!(webp.rgb24(), image.pixels(), "webp {width}x{height}");
+        let jpeg = File::new("jpg", &media::jpeg::encode(&image, 95).unwrap());
+        assert_near(&jpeg.rgb24(), image.pixels(), 9.0);
+    }
+}
+
+#[test]
+fn alpha_channels() {
+    let image = frames(90, 50, 4).remove(1);
+    let alpha: Vec<u8> = (0..90 * 50).map(|index| (index % 251) as u8).collect();
+    let image = image.with_alpha(alpha.clone()).unwrap();
+    for (ending, file) in [
+        ("png", media::png::encode(&image, &[])),
+        ("webp", media::webp::encode_still(&image, METADATA).unwrap()),
+    ] {
+        let rgba = File::new(ending, &file).decode(&["-f", "rawvideo", "-pix_fmt", "rgba"]);
+        assert!(rgba.iter().skip(3).step_by(4).eq(&alpha), "{ending}");
+    }
+}
+
+#[test]
+fn animations() {
+    let frames = frames(200, 120, 7);
+    let all: Vec<u8> = frames.iter().flat_map(|frame| frame.pixels().to_vec()).collect();
+    let apng = File::new("apng", &media::apng::encode(&frames, 8.0, METADATA).unwrap());
+    assert_eq!(apng.probe().video(), ("apng".into(), 200, 120, 7));
+    assert_eq!(apng.rgb24(), all);
+    let gif = File::new("gif", &media::gif::encode(&frames, 8.0).unwrap());
+    assert_eq!(gif.probe().video(), ("gif".into(), 200, 120, 7));
+    assert!((gif.probe().seconds() - 7.0 / 8.0).abs() < 0.02);
+    assert_near(&gif.rgb24(), &all, 16.0);
+}
+
+#[test]
+fn sounds() {
+    for sample_rate in [8_000, 44_100, 96_000, 11_111] {
+        for audio in [two_tones(sample_rate, 1.37), Audio::silence(sample_rate, 1, 0.7)] {
+            let seconds = audio.seconds();
+            let flac = File::new("flac", &media::flac::encode(&audio, METADATA).unwrap());
+            assert_eq!(flac.samples(), samples_i16(&audio), "flac at {sample_rate}");
+            let wav = File::new("wav", &media::wav::encode(&audio).unwrap());
+            assert_eq!(wav.samples(), samples_i16(&audio), "wav at {sample_rate}");
+            let mp3 = File::new("mp3", &media::mp3::encode(&audio, METADATA).unwrap());
+            let opus = File::new("opus", &media::opus::encode(&audio, METADATA).unwrap());
+            for (name, file) in [("flac", &flac), ("mp3", &mp3), ("opus", &opus)] {
+                let probe = file.probe();
+                assert_eq!(probe.stream("audio")["codec_name"], name);
+                assert_eq!(probe.stream("audio")["channels"], audio.channels().len());
+                assert_eq!(probe.tag("prompt"), Some(METADATA[0].1), "{name}");
+                assert_eq!(probe.tag("workflow"), Some(METADATA[1].1), "{name}");
+                let rate: f64 = probe.stream("audio")["sample_rate"]
+                    .as_str()
+                    .unwrap()
+                    .parse()
+                    .unwrap();
+                let decoded = file.samples().len() as f64 / (2 * audio.channels().len()) as f64 / rate;
+                assert!(
+                    (decoded - seconds).abs() < 0.001,
+                    "{name} at {sample_rate}: {decoded} of {seconds} s"
+                );
+                // MP3 counts whole frames, with what players cut off at both ends.
+                let surplus = probe.seconds() - seconds;
+                let most = if name == "mp3" { 2400.0 / rate } else { 0.01 };
+                assert!(
+                    (-0.001..most).contains(&surplus),
+                    "{name}: {surplus} s more than {seconds} s"
+                );
+            }
+        }
+    }
+}

@@ -84,14 +84,15 @@ fn frame(audio: &Audio, number: usize) -> Vec<u8> {
     // A frame of fixed size; its number follows.
     bits.put(0xfff8, 16);
     bits.put(if length == BLOCK { 12 } else { 7 }, 4);
-    // The sample rate is the one in STREAMINFO.
-    bits.put(0, 4);
+    let (rate_code, rate, rate_bits) = rate_code(audio.sample_rate());
+    bits.put(rate_code, 4);
     bits.put(audio.channels().len() as u32 - 1, 4);
     bits.put(0b1000, 4);
     utf8_number(&mut bits, number as u32);
     if length < BLOCK {
         bits.put(length as u32 - 1, 16);
     }
+    bits.put(rate, rate_bits);
     bits.put(u32::from(crc8(bits.whole())), 8);
     for channel in audio.channels() {
         let samples: Vec<i32> = channel[start..start + length]
@@ -104,6 +105,21 @@ fn frame(audio: &Audio, number: usize) -> Vec<u8> {
     let crc = crc16(bits.whole());
     bits.put(u32::from(crc), 16);
     bits.finish()
+}
+
+/// How a frame names the sample rate: a code, and with some a number of so many bits later in the header.
+///
+/// The decoder could be sent to STREAMINFO, but then ffmpeg reports a rate of 0.
+fn rate_code(rate: u32) -> (u32, u32, u32) {
+    const NAMED: [u32; 11] = [
+        88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000,
+    ];
+    match (1..).zip(NAMED).find(|(_, named)| *named == rate) {
+        Some((code, _)) => (code, 0, 0),
+        None if rate < 1 << 16 => (13, rate, 16),
+        None if rate.is_multiple_of(10) && rate / 10 < 1 << 16 => (14, rate / 10, 16),
+        None => (0, 0, 0),
+    }
 }
 
 /// The number of a frame, coded as UTF-8 codes characters but up to 31 bits.

@@ -2,7 +2,7 @@
 
 use crate::run::{cargo, shown};
 use crate::tidy::workspace::Workspace;
-use crate::{needs, tidy};
+use crate::{fuzz, needs, tidy};
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -25,6 +25,8 @@ pub(crate) enum Step {
     Doctest,
     /// Every library crate checked alone, without the features its neighbours switch on.
     Alone,
+    /// The fuzz targets, which are a workspace of their own, still compile.
+    Fuzz,
 }
 
 impl Step {
@@ -47,12 +49,13 @@ impl Step {
         match self {
             Step::Needs => needs::provide(),
             Step::Tidy => tidy::run(),
-            Step::Fmt => shown(cargo().args(["fmt", "--all", "--", "--check"])),
+            Step::Fmt => format(),
             Step::Clippy => shown(cargo().args(CLIPPY)),
             Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
             Step::Test => shown(cargo().args(TEST)),
             Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
             Step::Alone => alone(),
+            Step::Fuzz => fuzz::check(),
         }
     }
 }
@@ -81,6 +84,11 @@ const TEST: [&str; 8] = [
     "--examples",
     "--no-fail-fast",
 ];
+
+fn format() -> Result<()> {
+    shown(cargo().args(["fmt", "--all", "--", "--check"]))?;
+    shown(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--", "--check"]))
+}
 
 /// In a workspace build a crate can lean on a feature that only its neighbour asked for; a user who takes
 /// the crate alone would then meet an error.

@@ -76,7 +76,16 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
     println!("{seeds} seeds from the recordings");
     let limit = format!("-max_total_time={seconds}");
     // A single input that takes ten seconds is a hang, which is a finding as well.
-    let command = ["run", target, "--", &limit, "-timeout=10", "-print_final_stats=1"];
+    // Without progress and without the words it learned, the few lines at the end can be read.
+    let command = [
+        "run",
+        target,
+        "--",
+        &limit,
+        "-timeout=10",
+        "-verbosity=0",
+        "-print_final_stats=1",
+    ];
     run::shown(cargo_fuzz().args(command)).with_context(|| format!("fuzz target {target}"))?;
     println!(
         "{} {target} in {}, build included",

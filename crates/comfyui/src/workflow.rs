@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 use crate::lenient;
 
 pub use edit::EditError;
+pub(crate) use view::entries;
 pub use view::{Input, Link, Node};
 
 /// How deep lists and objects may be nested in a workflow. Real graphs need five levels or so, and readers on the

@@ -76,7 +76,11 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
         return;
     }
     let hidden = info.input(name).is_some();
-    if hidden || FRONTEND_EXTRAS.contains(&name) || is_part_of_dynamic(info, name) {
+    if hidden
+        || FRONTEND_EXTRAS.contains(&name)
+        || is_part_of_dynamic(info, name)
+        || comes_with_a_format(info, name)
+    {
         return;
     }
     let (noticed, message) = match &input.link {
@@ -94,6 +98,22 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
         Kind::UnknownInput,
         message.to_owned(),
     );
+}
+
+/// VideoHelperSuite lists further inputs under `formats` of another one: format → `[[name, type, …], …]`.
+fn comes_with_a_format(info: &NodeInfo, name: &str) -> bool {
+    let formats = info
+        .inputs
+        .iter()
+        .filter_map(|input| input.options.get("formats")?.as_object());
+    let mut lists = formats
+        .flat_map(|formats| formats.values())
+        .filter_map(Value::as_array);
+    lists.any(|inputs| {
+        inputs
+            .iter()
+            .any(|input| input.get(0).is_some_and(|known| known == name))
+    })
 }
 
 /// One literal value and everything that is known about its input.

@@ -21,6 +21,8 @@ fn server() -> ObjectInfo {
             "output": ["MODEL", "CLIP", "VAE"]},
         "Save": {"input": {"required": {"images": ["IMAGE"], "filename_prefix": ["STRING", {}]}, "hidden": {"prompt": "PROMPT"}},
             "output": [], "output_node": true},
+        "Combine": {"input": {"required": {"images": ["IMAGE"], "format": [["mp4"],
+            {"formats": {"mp4": [["crf", "INT", {}]]}}]}}, "output": [], "output_node": true},
         "Batch": {"input": {"required": {"images": ["COMFY_AUTOGROW_V3", {"template": {
             "input": {"required": {"image": ["IMAGE", {}]}}, "prefix": "image", "min": 2, "max": 9}}]}}, "output": ["IMAGE"]},
     });
@@ -292,6 +294,17 @@ fn growing_rows_are_checked_member_by_member() {
     assert_eq!(
         found,
         ["Refused node 2 (Batch) input images.image1: takes IMAGE, but output 1 of node 1 (Empty) is MASK"]
+    );
+}
+
+#[test]
+fn inputs_of_a_format_are_no_strangers() {
+    let combine = json!({"class_type": "Combine", "inputs":
+        {"images": ["1", 0], "format": "mp4", "crf": 20, "pix_fmt": "x", "videopreview": {}}});
+    let found = found(json!({"1": empty(), "2": combine}));
+    assert_eq!(
+        found,
+        ["Suspicious node 2 (Combine) input pix_fmt: is not an input of the class and goes unread"]
     );
 }
 

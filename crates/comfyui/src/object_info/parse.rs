@@ -7,6 +7,12 @@ use super::{Dynamic, InputKind, InputSpec, NodeInfo, OutputSpec, Section, Upload
 /// More names than this are not taken from the description of a growing row; ComfyUI itself stops at a hundred.
 const MAX_GROW: usize = 1000;
 
+/// Inputs that take uploads although their descriptions do not say so: the frontend part of their extension knows.
+const KNOWN_UPLOADS: [(&str, &str, UploadKind); 2] = [
+    ("VHS_LoadVideo", "video", UploadKind::Video),
+    ("VHS_LoadAudioUpload", "audio", UploadKind::Audio),
+];
+
 /// Reads the description of a class; what it does not say, or says in no known way, stays at its default.
 pub(super) fn node(class: String, described: Value) -> NodeInfo {
     let Value::Object(mut described) = described else {
@@ -27,7 +33,7 @@ pub(super) fn node(class: String, described: Value) -> NodeInfo {
     let display_name = Some(text("display_name"))
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| class.clone());
-    NodeInfo {
+    let mut node = NodeInfo {
         display_name,
         category: text("category"),
         python_module: text("python_module"),
@@ -41,7 +47,17 @@ pub(super) fn node(class: String, described: Value) -> NodeInfo {
             sections(described.remove("input").unwrap_or_default(), &order)
         },
         class,
+    };
+    for (class, input, upload) in KNOWN_UPLOADS {
+        let known = node
+            .inputs
+            .iter_mut()
+            .find(|known| node.class == class && known.name == input);
+        if let Some(known) = known {
+            known.upload.get_or_insert(upload);
+        }
     }
+    node
 }
 
 /// The inputs of all sections, in the order that `input_order` gives, or else in the order of the text.

@@ -133,3 +133,101 @@ fn sounds() {
         }
     }
 }
+
+/// Films in MP4: sizes, times, sound and metadata.
+#[test]
+fn mp4() {
+    for (width, height, count, fps) in [
+        (64, 64, 5, 8.0),
+        (200, 120, 30, 24.0),
+        (33, 17, 3, 29.97),
+        (512, 512, 2, 0.5),
+    ] {
+        let frames = frames(width, height, count);
+        let seconds = f64::from(count) / fps;
+        let audio = two_tones(22_050, seconds + 1.0);
+        for audio in [None, Some(&audio)] {
+            let file = File::new("mp4", &media::mp4::encode(&frames, fps, audio, METADATA).unwrap());
+            let (width, height) = (width.next_multiple_of(2), height.next_multiple_of(2));
+            let probe = file.probe();
+            assert_eq!(
+                probe.video(),
+                ("h264".into(), width.into(), height.into(), count.into())
+            );
+            assert!(
+                (probe.seconds() - seconds).abs() < 0.01,
+                "{} of {seconds} s",
+                probe.seconds()
+            );
+            assert_eq!(probe.tag("prompt"), Some(METADATA[0].1));
+            assert_eq!(probe.tag("workflow"), Some(METADATA[1].1));
+            let grown: Vec<u8> = frames
+                .iter()
+                .flat_map(|frame| grow(frame).pixels().to_vec())
+                .collect();
+            assert_near(&file.rgb24(), &grown, 6.0);
+            if let Some(audio) = audio {
+                assert_eq!(probe.stream("audio")["codec_name"], "flac");
+                let length = (22_050.0 * seconds).ceil() as usize;
+                assert_eq!(file.samples(), samples_i16(&audio.first(length)));
+            }
+        }
+    }
+}
+
+/// Films in WebM.
+#[test]
+fn webm() {
+    for (width, height, count, fps) in [
+        (64, 64, 5, 8.0),
+        (200, 120, 30, 12.0),
+        (33, 17, 3, 29.97),
+        (512, 512, 2, 0.5),
+    ] {
+        let frames = frames(width, height, count);
+        let seconds = f64::from(count) / fps;
+        let audio = two_tones(44_100, seconds);
+        for audio in [None, Some(&audio)] {
+            let file = File::new(
+                "webm",
+                &media::webm::encode(&frames, fps, audio, METADATA).unwrap(),
+            );
+            let probe = file.probe();
+            assert_eq!(
+                probe.video(),
+                ("vp8".into(), width.into(), height.into(), count.into())
+            );
+            assert!(
+                (probe.seconds() - seconds).abs() < 0.03,
+                "{} of {seconds} s",
+                probe.seconds()
+            );
+            assert_eq!(probe.tag("prompt"), Some(METADATA[0].1));
+            assert_eq!(probe.tag("workflow"), Some(METADATA[1].1));
+            let all: Vec<u8> = frames.iter().flat_map(|frame| frame.pixels().to_vec()).collect();
+            assert_near(&file.rgb24(), &all, 9.0);
+            if audio.is_some() {
+                assert_eq!(probe.stream("audio")["codec_name"], "opus");
+                let decoded = file.samples().len() as f64 / 4.0 / 48_000.0;
+                assert!((decoded - seconds).abs() < 0.03, "{decoded} of {seconds} s");
+            }
+        }
+    }
+}
+
+/// The picture with even sides: where one is odd, the last pixel is repeated.
+fn grow(image: &Image) -> Image {
+    let (width, height) = (
+        image.width().next_multiple_of(2),
+        image.height().next_multiple_of(2),
+    );
+    let mut grown = Image::solid(width, height, [0; 3]);
+    for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
+        grown.set_pixel(
+            x,
+            y,
+            image.pixel(x.min(image.width() - 1), y.min(image.height() - 1)),
+        );
+    }
+    grown
+}

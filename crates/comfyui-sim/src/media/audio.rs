@@ -68,6 +68,18 @@ impl Audio {
         self.len() as f64 / f64::from(self.sample_rate)
     }
 
+    /// The beginning, at most `length` samples per channel.
+    pub fn first(&self, length: usize) -> Self {
+        let channels = self
+            .channels
+            .iter()
+            .map(|channel| channel[..length.min(channel.len())].to_vec());
+        Self {
+            sample_rate: self.sample_rate,
+            channels: channels.collect(),
+        }
+    }
+
     /// All samples as 16 bit numbers, channel by channel within each moment.
     pub(super) fn interleaved_i16(&self) -> impl Iterator<Item = i16> + '_ {
         (0..self.len()).flat_map(|index| self.channels.iter().map(move |channel| to_i16(channel[index])))

@@ -10,7 +10,7 @@ const RATE: u32 = 48_000;
 /// Samples in a packet: 20 ms.
 pub(super) const PACKET: u64 = 960;
 /// Samples that a decoder takes off the beginning.
-const PRE_SKIP: u64 = 312;
+pub(super) const PRE_SKIP: u64 = 312;
 const PACKETS_PER_PAGE: u64 = 50;
 
 /// An Ogg file with an Opus stream of the length of `audio`, silent, with Vorbis comments for `metadata`.

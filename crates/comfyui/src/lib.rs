@@ -5,4 +5,5 @@ mod arbitrary;
 pub mod guard;
 pub mod lenient;
 pub mod object_info;
+pub mod outputs;
 pub mod workflow;

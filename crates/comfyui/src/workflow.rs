@@ -18,8 +18,8 @@ use serde_json::value::RawValue;
 use crate::lenient;
 
 pub use edit::EditError;
-pub(crate) use view::entries;
 pub use view::{Input, Link, Node};
+pub(crate) use view::{entries, text};
 
 /// How deep lists and objects may be nested in a workflow. Real graphs need five levels or so, and readers on the
 /// way (Python's among them) stop at some depth with an error that explains nothing.

@@ -7,6 +7,7 @@
 pub mod config;
 mod engine;
 pub mod faults;
+mod host;
 mod http;
 mod hub;
 pub mod json;
@@ -14,5 +15,9 @@ pub mod media;
 mod nodes;
 mod simulator;
 pub mod stats;
+mod supervisor;
+mod wire;
 
 pub use config::{Profile, SimConfig};
+pub use simulator::{Simulator, StartError};
+pub use supervisor::Condition;

@@ -3,12 +3,14 @@
 use super::dice::Dice;
 use super::{Fault, FaultKind};
 use crate::Profile;
+use crate::engine::{ExecutionFaults, PromptFaults};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Names one fault of one simulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -62,6 +64,14 @@ struct Entry {
     added: Instant,
     hits: u32,
     dice: Dice,
+    /// Cancelled when the fault leaves the book.
+    gone: CancellationToken,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
 }
 
 impl Entry {
@@ -130,22 +140,17 @@ pub(crate) enum SocketFaultKind {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ProcessFault {
     /// The door is shut until this fault is gone from the book, or the time is over.
-    Refuse { id: FaultId, lasting: Option<Duration> },
-    Restart { down: Duration },
-    Crash { down: Option<Duration> },
+    Refuse {
+        id: FaultId,
+        lasting: Option<Duration>,
+    },
+    Restart {
+        down: Duration,
+    },
+    Crash {
+        down: Option<Duration>,
+    },
     Version(Profile),
-    ZombieWorker,
-}
-
-/// What the engine asks about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EngineFault<'a> {
-    /// A node of this class is about to run.
-    OutOfMemory { class_type: &'a str },
-    /// A file is about to be written.
-    DiskFull,
-    /// An output node has reported its files.
-    FilesGone,
 }
 
 impl Faults {
@@ -171,6 +176,7 @@ impl Faults {
             added: Instant::now(),
             hits: 0,
             dice: Dice::new(seed),
+            gone: CancellationToken::new(),
         });
         drop(state);
         self.changed();
@@ -209,7 +215,11 @@ impl Faults {
     /// How many times a fault struck; 0 for one that is not in the book.
     pub fn hits(&self, id: FaultId) -> u32 {
         let state = self.state();
-        state.entries.iter().find(|entry| entry.id == id).map_or(0, |entry| entry.hits)
+        state
+            .entries
+            .iter()
+            .find(|entry| entry.id == id)
+            .map_or(0, |entry| entry.hits)
     }
 
     /// Decides what happens to a request. Of several faults with the same effect the oldest has its way, and
@@ -275,7 +285,10 @@ impl Faults {
         let now = Instant::now();
         let mut taken = Vec::new();
         for entry in &mut self.state().entries {
-            if entry.fault.on.is_none() && entry.hits == 0 && entry.active(now) && let Some(fault) = process_fault(entry)
+            if entry.fault.on.is_none()
+                && entry.hits == 0
+                && entry.active(now)
+                && let Some(fault) = process_fault(entry)
             {
                 entry.hits = 1;
                 taken.push(fault);
@@ -289,20 +302,13 @@ impl Faults {
         self.state().entries.iter().any(|entry| entry.id == id)
     }
 
-    /// Whether a fault inside the engine strikes now.
-    pub(crate) fn engine(&self, question: EngineFault<'_>) -> bool {
+    /// Whether an upload finds the disk full.
+    pub(crate) fn disk_full(&self) -> bool {
         let now = Instant::now();
-        let meant = |kind: &FaultKind| match (question, kind) {
-            (EngineFault::OutOfMemory { class_type }, FaultKind::OutOfMemory { class_type: only }) => {
-                only.as_deref().is_none_or(|only| only == class_type)
-            }
-            (EngineFault::DiskFull, FaultKind::DiskFull) | (EngineFault::FilesGone, FaultKind::FilesGone) => true,
-            _ => false,
-        };
         self.state()
             .entries
             .iter_mut()
-            .any(|entry| meant(&entry.fault.kind) && entry.active(now) && entry.strike())
+            .any(|entry| entry.fault.kind == FaultKind::DiskFull && entry.active(now) && entry.strike())
     }
 
     /// Reports every change of the book.
@@ -320,6 +326,41 @@ impl Faults {
     }
 }
 
+impl ExecutionFaults for Faults {
+    fn for_prompt(&self, _prompt_id: &str) -> PromptFaults {
+        let mut faults = PromptFaults::default();
+        let now = Instant::now();
+        for entry in &mut self.state().entries {
+            let about_prompts = matches!(
+                entry.fault.kind,
+                FaultKind::ZombieWorker
+                    | FaultKind::OutOfMemory
+                    | FaultKind::DiskFull
+                    | FaultKind::FilesGone
+                    | FaultKind::StuckNode
+                    | FaultKind::CrashInNode
+                    | FaultKind::SlowNodes { .. }
+            );
+            if !about_prompts || !entry.active(now) || !entry.strike() {
+                continue;
+            }
+            match entry.fault.kind {
+                FaultKind::ZombieWorker => faults.worker_dies = true,
+                FaultKind::OutOfMemory => faults.out_of_memory = true,
+                FaultKind::DiskFull => faults.disk_full = true,
+                FaultKind::FilesGone => faults.files_gone = true,
+                FaultKind::StuckNode => faults.hang = Some(entry.gone.child_token()),
+                FaultKind::CrashInNode => faults.crash = true,
+                FaultKind::SlowNodes { factor } => {
+                    faults.slow_factor = Some(faults.slow_factor.unwrap_or(1.0) * factor);
+                }
+                _ => {}
+            }
+        }
+        faults
+    }
+}
+
 fn process_fault(entry: &Entry) -> Option<ProcessFault> {
     match entry.fault.kind {
         FaultKind::Refuse => Some(ProcessFault::Refuse {
@@ -329,7 +370,6 @@ fn process_fault(entry: &Entry) -> Option<ProcessFault> {
         FaultKind::Restart { down } => Some(ProcessFault::Restart { down }),
         FaultKind::Crash { down } => Some(ProcessFault::Crash { down }),
         FaultKind::Version { profile } => Some(ProcessFault::Version(profile)),
-        FaultKind::ZombieWorker => Some(ProcessFault::ZombieWorker),
         _ => None,
     }
 }
@@ -358,7 +398,10 @@ mod tests {
         faults.add(Fault::reset().times(1));
         faults.add(Fault::slow(Duration::from_millis(5)));
         let first = faults.plan("GET", "/queue");
-        assert_eq!((first.before, first.delay), (Some(Before::Hang), Duration::from_millis(5)));
+        assert_eq!(
+            (first.before, first.delay),
+            (Some(Before::Hang), Duration::from_millis(5))
+        );
         assert_eq!(faults.plan("GET", "/queue").before, Some(Before::Reset));
         assert_eq!(faults.plan("GET", "/queue").before, None);
     }
@@ -368,7 +411,9 @@ mod tests {
         let run = || {
             let faults = Faults::new(42);
             faults.add(Fault::error(500).probability(0.25));
-            (0..1000).map(|_| faults.plan("GET", "/queue").before.is_some()).collect::<Vec<_>>()
+            (0..1000)
+                .map(|_| faults.plan("GET", "/queue").before.is_some())
+                .collect::<Vec<_>>()
         };
         assert_eq!(run(), run());
         let hits = run().into_iter().filter(|hit| *hit).count();
@@ -402,13 +447,20 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_asked_by_class() {
+    fn prompts_are_hit_in_turn_and_a_removed_fault_lets_go() {
         let faults = Faults::new(0);
-        faults.add(Fault::out_of_memory().in_class("KSampler").times(1));
-        assert!(!faults.engine(EngineFault::OutOfMemory { class_type: "VAEDecode" }));
-        assert!(!faults.engine(EngineFault::DiskFull));
-        assert!(faults.engine(EngineFault::OutOfMemory { class_type: "KSampler" }));
-        assert!(!faults.engine(EngineFault::OutOfMemory { class_type: "KSampler" }));
+        faults.add(Fault::zombie_worker());
+        faults.add(Fault::slow_nodes(2.0));
+        faults.add(Fault::slow_nodes(3.0));
+        let stuck = faults.add(Fault::stuck_node());
+        let first = faults.for_prompt("a");
+        assert!(first.worker_dies && !first.crash && !first.out_of_memory);
+        assert_eq!(first.slow_factor, Some(6.0));
+        assert!(!faults.for_prompt("b").worker_dies, "one worker dies only once");
+        let token = first.hang.unwrap();
+        assert!(!token.is_cancelled());
+        assert!(faults.remove(stuck));
+        assert!(token.is_cancelled());
     }
 
     #[test]

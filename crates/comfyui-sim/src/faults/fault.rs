@@ -19,10 +19,10 @@ use std::time::Duration;
 /// # let _ = (lost, flaky, gone);
 /// ```
 ///
-/// Without [`times`](Self::times) a fault about requests, sockets or nodes hits all of them until it is
-/// removed or its [`duration`](Self::lasting) is over. A fault about the process (restart, crash, refused
-/// connections, a zombie worker, another version) happens once and at once, or with [`on`](Self::on) each time
-/// such a request has been processed.
+/// Without [`times`](Self::times) a fault about requests, sockets or prompts hits all of them until it is
+/// removed or its [`duration`](Self::lasting) is over; only a zombie worker happens once. A fault about the
+/// process (restart, crash, refused connections, another version) happens once and at once, or with
+/// [`on`](Self::on) each time such a request has been processed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fault {
     pub(super) kind: FaultKind,
@@ -91,17 +91,24 @@ pub enum FaultKind {
         /// Which one.
         profile: Profile,
     },
-    /// The worker thread ends: everything answers, nothing is executed any more.
+    /// The worker thread ends with the next prompt: everything answers, nothing is executed any more, and that
+    /// prompt stays in `queue_running` for ever.
     ZombieWorker,
-    /// A node fails with `torch.OutOfMemoryError`.
-    OutOfMemory {
-        /// Only nodes of this class.
-        class_type: Option<String>,
-    },
-    /// Nodes that save and uploads fail with `No space left on device`.
+    /// A prompt fails with `torch.OutOfMemoryError`.
+    OutOfMemory,
+    /// A prompt that saves, or an upload, fails with `No space left on device`.
     DiskFull,
-    /// The files that an output node reports are deleted at once.
+    /// A prompt's files are deleted before its history entry appears.
     FilesGone,
+    /// A node of the prompt hangs until the fault is removed or the process ends.
+    StuckNode,
+    /// The process ends in the middle of a prompt.
+    CrashInNode,
+    /// Everything in a prompt takes longer.
+    SlowNodes {
+        /// How many times as long.
+        factor: f64,
+    },
 }
 
 impl Fault {
@@ -191,14 +198,14 @@ impl Fault {
         Self::new(FaultKind::Version { profile })
     }
 
-    /// [`FaultKind::ZombieWorker`].
+    /// [`FaultKind::ZombieWorker`], once.
     pub fn zombie_worker() -> Self {
-        Self::new(FaultKind::ZombieWorker)
+        Self::new(FaultKind::ZombieWorker).times(1)
     }
 
     /// [`FaultKind::OutOfMemory`].
     pub fn out_of_memory() -> Self {
-        Self::new(FaultKind::OutOfMemory { class_type: None })
+        Self::new(FaultKind::OutOfMemory)
     }
 
     /// [`FaultKind::DiskFull`].
@@ -209,6 +216,21 @@ impl Fault {
     /// [`FaultKind::FilesGone`].
     pub fn files_gone() -> Self {
         Self::new(FaultKind::FilesGone)
+    }
+
+    /// [`FaultKind::StuckNode`].
+    pub fn stuck_node() -> Self {
+        Self::new(FaultKind::StuckNode)
+    }
+
+    /// [`FaultKind::CrashInNode`].
+    pub fn crash_in_node() -> Self {
+        Self::new(FaultKind::CrashInNode)
+    }
+
+    /// [`FaultKind::SlowNodes`].
+    pub fn slow_nodes(factor: f64) -> Self {
+        Self::new(FaultKind::SlowNodes { factor })
     }
 
     /// Only requests for this route, such as `"POST /prompt"`.
@@ -262,7 +284,8 @@ impl Fault {
     /// Frames that a socket still sends before it is hit. Means nothing for other faults.
     #[must_use]
     pub fn after_frames(mut self, frames: u64) -> Self {
-        if let FaultKind::MuteWebsocket { after_frames } | FaultKind::DropWebsocket { after_frames } = &mut self.kind
+        if let FaultKind::MuteWebsocket { after_frames } | FaultKind::DropWebsocket { after_frames } =
+            &mut self.kind
         {
             *after_frames = frames;
         }
@@ -280,17 +303,13 @@ impl Fault {
         self
     }
 
-    /// Only nodes of this class run out of memory. Means nothing for other faults.
-    #[must_use]
-    pub fn in_class(mut self, class: impl Into<String>) -> Self {
-        if let FaultKind::OutOfMemory { class_type } = &mut self.kind {
-            *class_type = Some(class.into());
-        }
-        self
-    }
-
     /// What goes wrong.
     pub fn kind(&self) -> &FaultKind {
         &self.kind
+    }
+
+    /// Whether it ends by itself.
+    pub(crate) fn ends(&self) -> bool {
+        self.lasting.is_some()
     }
 }

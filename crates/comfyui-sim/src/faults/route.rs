@@ -28,7 +28,9 @@ pub struct RouteFilter {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteFilterError {
     /// There is no path, or it does not begin with a slash.
-    #[error("`{0}` is no route: expected a path such as `/prompt`, optionally after a method as in `POST /prompt`")]
+    #[error(
+        "`{0}` is no route: expected a path such as `/prompt`, optionally after a method as in `POST /prompt`"
+    )]
     NoPath(String),
     /// The word before the path is not a method.
     #[error("`{method}` in `{route}` is no HTTP method")]
@@ -120,7 +122,11 @@ mod tests {
     #[test]
     fn patterns_match_as_documented() {
         let check = |pattern: &str, method: &str, path: &str, expected: bool| {
-            assert_eq!(filter(pattern).matches(method, path), expected, "{pattern} on {method} {path}");
+            assert_eq!(
+                filter(pattern).matches(method, path),
+                expected,
+                "{pattern} on {method} {path}"
+            );
         };
         check("POST /prompt", "POST", "/prompt", true);
         check("post /prompt", "POST", "/api/prompt", true);
@@ -139,6 +145,9 @@ mod tests {
         let error = |text: &str| text.parse::<RouteFilter>().unwrap_err();
         assert_eq!(error("POST"), RouteFilterError::NoPath("POST".into()));
         assert!(matches!(error("P0ST /x"), RouteFilterError::BadMethod { .. }));
-        assert!(matches!(error("GET /sim/stats"), RouteFilterError::ControlRoute(_)));
+        assert!(matches!(
+            error("GET /sim/stats"),
+            RouteFilterError::ControlRoute(_)
+        ));
     }
 }

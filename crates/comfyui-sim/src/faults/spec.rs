@@ -1,7 +1,7 @@
 //! Faults as text: the JSON of `POST /sim/faults` and the flag `--fault`.
 
 use super::{Fault, FaultKind, RouteFilterError};
-use crate::Profile;
+use crate::config::UnknownProfile;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -24,6 +24,9 @@ pub enum FaultError {
     /// The route filter.
     #[error("field `on`: {0}")]
     Route(#[from] RouteFilterError),
+    /// The version.
+    #[error("field `version`: {0}")]
+    Version(#[from] UnknownProfile),
     /// A field that this kind needs.
     #[error("{kind} needs the field `{field}`")]
     Missing {
@@ -94,6 +97,12 @@ pub enum KindName {
     DiskFull,
     /// [`FaultKind::FilesGone`]
     FilesGone,
+    /// [`FaultKind::StuckNode`]
+    StuckNode,
+    /// [`FaultKind::CrashInNode`]
+    CrashInNode,
+    /// [`FaultKind::SlowNodes`]
+    SlowNodes,
 }
 
 impl fmt::Display for KindName {
@@ -127,7 +136,7 @@ pub(super) struct FaultSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     down_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    class_type: Option<String>,
+    factor: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
 }
@@ -145,7 +154,7 @@ impl FaultSpec {
             status: None,
             after_frames: None,
             down_ms: None,
-            class_type: None,
+            factor: None,
             version: None,
         }
     }
@@ -155,13 +164,18 @@ impl FaultSpec {
         use KindName as K;
         let about_requests = !matches!(
             self.kind,
-            K::MuteWebsocket | K::DropWebsocket | K::OutOfMemory | K::DiskFull | K::FilesGone
+            K::MuteWebsocket
+                | K::DropWebsocket
+                | K::ZombieWorker
+                | K::OutOfMemory
+                | K::DiskFull
+                | K::FilesGone
+                | K::StuckNode
+                | K::CrashInNode
+                | K::SlowNodes
         );
-        let once_and_at_once = self.on.is_none()
-            && matches!(
-                self.kind,
-                K::Refuse | K::Restart | K::Crash | K::Version | K::ZombieWorker
-            );
+        let once_and_at_once =
+            self.on.is_none() && matches!(self.kind, K::Refuse | K::Restart | K::Crash | K::Version);
         let fields = [
             ("on", self.on.is_some(), about_requests),
             ("times", self.times.is_some(), !once_and_at_once),
@@ -183,7 +197,7 @@ impl FaultSpec {
                 self.down_ms.is_some(),
                 matches!(self.kind, K::Restart | K::Crash),
             ),
-            ("class_type", self.class_type.is_some(), self.kind == K::OutOfMemory),
+            ("factor", self.factor.is_some(), self.kind == K::SlowNodes),
             ("version", self.version.is_some(), self.kind == K::Version),
         ];
         match fields.iter().find(|(_, given, allowed)| *given && !*allowed) {
@@ -226,19 +240,18 @@ impl FaultSpec {
             K::Version => {
                 let version = self.version.as_deref().ok_or_else(|| missing("version"))?;
                 FaultKind::Version {
-                    profile: profile(version).ok_or_else(|| FaultError::Range {
-                        field: "version",
-                        value: version.to_owned(),
-                        expected: "0.3.30, 0.3.64 or 0.7.0",
-                    })?,
+                    profile: version.parse()?,
                 }
             }
             K::ZombieWorker => FaultKind::ZombieWorker,
-            K::OutOfMemory => FaultKind::OutOfMemory {
-                class_type: self.class_type.clone(),
-            },
+            K::OutOfMemory => FaultKind::OutOfMemory,
             K::DiskFull => FaultKind::DiskFull,
             K::FilesGone => FaultKind::FilesGone,
+            K::StuckNode => FaultKind::StuckNode,
+            K::CrashInNode => FaultKind::CrashInNode,
+            K::SlowNodes => FaultKind::SlowNodes {
+                factor: self.factor.ok_or_else(|| missing("factor"))?,
+            },
         })
     }
 }
@@ -265,10 +278,17 @@ impl TryFrom<FaultSpec> for Fault {
         {
             return range("status", status.to_string(), "between 400 and 599");
         }
+        if let Some(factor) = spec.factor
+            && !(factor.is_finite() && factor >= 0.0)
+        {
+            return range("factor", factor.to_string(), "a finite number from 0");
+        }
+        // A second zombie after the cure would surprise; who wants it says so.
+        let once = (spec.kind == KindName::ZombieWorker).then_some(1);
         Ok(Self {
             kind: spec.kind()?,
             on: spec.on.as_deref().map(str::parse).transpose()?,
-            times: spec.times,
+            times: spec.times.or(once),
             probability: spec.probability,
             seed: spec.seed,
             lasting: spec.for_ms.map(Duration::from_millis),
@@ -317,16 +337,19 @@ impl From<&Fault> for FaultSpec {
                 ..Self::empty(K::Crash)
             },
             FaultKind::Version { profile } => Self {
-                version: Some(version(*profile).to_owned()),
+                version: Some(profile.version().to_owned()),
                 ..Self::empty(K::Version)
             },
             FaultKind::ZombieWorker => Self::empty(K::ZombieWorker),
-            FaultKind::OutOfMemory { class_type } => Self {
-                class_type: class_type.clone(),
-                ..Self::empty(K::OutOfMemory)
-            },
+            FaultKind::OutOfMemory => Self::empty(K::OutOfMemory),
             FaultKind::DiskFull => Self::empty(K::DiskFull),
             FaultKind::FilesGone => Self::empty(K::FilesGone),
+            FaultKind::StuckNode => Self::empty(K::StuckNode),
+            FaultKind::CrashInNode => Self::empty(K::CrashInNode),
+            FaultKind::SlowNodes { factor } => Self {
+                factor: Some(*factor),
+                ..Self::empty(K::SlowNodes)
+            },
         };
         spec.on = fault.on.as_ref().map(ToString::to_string);
         spec.times = fault.times;
@@ -341,6 +364,9 @@ impl Fault {
     /// Reads the object that `POST /sim/faults` takes, for example
     /// `{"kind": "lose_answer", "on": "POST /prompt", "times": 1}`.
     pub fn from_json(value: serde_json::Value) -> Result<Self, FaultError> {
+        if !value.is_object() {
+            return Err(FaultError::Shape(format!("a fault is an object, not {value}")));
+        }
         serde_json::from_value::<FaultSpec>(value)
             .map_err(|error| FaultError::Shape(error.to_string()))?
             .try_into()
@@ -375,7 +401,7 @@ impl FromStr for Fault {
                 flag: flag.to_owned(),
             })?;
             let (key, value) = (key.trim(), value.trim());
-            let texts = ["on", "class_type", "version"];
+            let texts = ["on", "version"];
             let value = match serde_json::from_str(value) {
                 Ok(number @ serde_json::Value::Number(_)) if !texts.contains(&key) => number,
                 _ => value.into(),
@@ -386,23 +412,10 @@ impl FromStr for Fault {
     }
 }
 
-fn profile(version: &str) -> Option<Profile> {
-    [Profile::V0_3_30, Profile::V0_3_64, Profile::V0_7_0]
-        .into_iter()
-        .find(|profile| self::version(*profile) == version)
-}
-
-fn version(profile: Profile) -> &'static str {
-    match profile {
-        Profile::V0_3_30 => "0.3.30",
-        Profile::V0_3_64 => "0.3.64",
-        Profile::V0_7_0 => "0.7.0",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile;
     use serde_json::json;
 
     #[test]
@@ -415,7 +428,10 @@ mod tests {
             ),
             (
                 json!({"kind": "error", "probability": 0.5, "seed": 3, "status": 503, "for_ms": 40}),
-                Fault::error(503).probability(0.5).seed(3).lasting(Duration::from_millis(40)),
+                Fault::error(503)
+                    .probability(0.5)
+                    .seed(3)
+                    .lasting(Duration::from_millis(40)),
             ),
             (
                 json!({"kind": "version", "version": "0.3.30"}),
@@ -426,9 +442,10 @@ mod tests {
                 Fault::crash().down_for(Duration::from_millis(5)),
             ),
             (
-                json!({"kind": "out_of_memory", "class_type": "KSampler"}),
-                Fault::out_of_memory().in_class("KSampler"),
+                json!({"kind": "slow_nodes", "factor": 2.5, "times": 1}),
+                Fault::slow_nodes(2.5).times(1),
             ),
+            (json!({"kind": "zombie_worker"}), Fault::zombie_worker()),
         ];
         for (json, fault) in pairs {
             assert_eq!(Fault::from_json(json.clone()).unwrap(), fault, "{json}");
@@ -446,22 +463,55 @@ mod tests {
         check(json!({"kind": "hang", "tims": 1}), "unknown field `tims`");
         check(json!({"times": 1}), "missing field `kind`");
         check(json!({"kind": "slow"}), "slow needs the field `delay_ms`");
-        check(json!({"kind": "hang", "status": 500}), "hang has no field `status`");
-        check(json!({"kind": "restart", "times": 2}), "restart has no field `times`");
-        check(json!({"kind": "hang", "on": "prompt"}), "field `on`: `prompt` is no route");
-        check(json!({"kind": "hang", "probability": 1.5}), "1.5 is not between 0 and 1");
-        check(json!({"kind": "error", "status": 200}), "200 is not between 400 and 599");
-        check(json!({"kind": "version", "version": "9"}), "9 is not 0.3.30");
-        check(json!([]), "invalid type");
+        check(
+            json!({"kind": "hang", "status": 500}),
+            "hang has no field `status`",
+        );
+        check(
+            json!({"kind": "restart", "times": 2}),
+            "restart has no field `times`",
+        );
+        check(
+            json!({"kind": "stuck_node", "on": "/prompt"}),
+            "stuck_node has no field `on`",
+        );
+        check(
+            json!({"kind": "hang", "on": "prompt"}),
+            "field `on`: `prompt` is no route",
+        );
+        check(
+            json!({"kind": "hang", "probability": 1.5}),
+            "1.5 is not between 0 and 1",
+        );
+        check(
+            json!({"kind": "error", "status": 200}),
+            "200 is not between 400 and 599",
+        );
+        check(
+            json!({"kind": "version", "version": "9"}),
+            "there are 0.3.30, 0.3.64 and 0.7.0",
+        );
+        check(json!([]), "a fault is an object, not []");
     }
 
     #[test]
     fn flags_are_read() {
-        let fault: Fault = "slow,delay_ms=20,on=GET /history/*,probability=0.5,seed=1".parse().unwrap();
-        let expected = Fault::slow(Duration::from_millis(20)).on("GET /history/*").probability(0.5).seed(1);
+        let fault: Fault = "slow,delay_ms=20,on=GET /history/*,probability=0.5,seed=1"
+            .parse()
+            .unwrap();
+        let expected = Fault::slow(Duration::from_millis(20))
+            .on("GET /history/*")
+            .probability(0.5)
+            .seed(1);
         assert_eq!(fault, expected);
-        assert_eq!("version,version=0.3.30".parse::<Fault>().unwrap(), Fault::version(Profile::V0_3_30));
-        assert!(matches!("hang,now".parse::<Fault>(), Err(FaultError::Flag { .. })));
+        assert_eq!(
+            "version,version=0.3.30".parse::<Fault>().unwrap(),
+            Fault::version(Profile::V0_3_30)
+        );
+        assert!(matches!(
+            "hang,now".parse::<Fault>(),
+            Err(FaultError::Flag { .. })
+        ));
         assert!("".parse::<Fault>().is_err());
     }
 }

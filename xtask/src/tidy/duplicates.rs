@@ -18,22 +18,17 @@ struct Tolerated {
 }
 
 const TOLERATED: &[Tolerated] = &[
-    old(
-        "base64",
-        "0.22",
-        "axum 0.8's websockets; reqwest and hyper-util have moved on",
-    ),
     old("block-buffer", "0.10", "digest 0.10"),
     old(
         "cpufeatures",
         "0.2",
-        "sha1 0.10, which axum and tungstenite use for the websocket handshake",
+        "sha1 0.10, which tungstenite uses for the websocket handshake",
     ),
     old("crypto-common", "0.1", "digest 0.10"),
     old(
         "digest",
         "0.10",
-        "sha1 0.10, which axum and tungstenite use for the websocket handshake",
+        "sha1 0.10, which tungstenite uses for the websocket handshake",
     ),
     old(
         "getrandom",

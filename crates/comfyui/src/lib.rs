@@ -1,9 +1,43 @@
 //! A ComfyUI client that survives the real ComfyUI.
+#![doc = include_str!("../README.md")]
 
 #[cfg(test)]
 mod arbitrary;
+mod cancel;
+mod client;
+mod error;
+mod files;
 pub mod guard;
+mod history;
+mod ids;
+mod info;
+mod jobs;
 pub mod lenient;
 pub mod object_info;
 pub mod outputs;
+mod prompt;
+mod queue;
+mod userdata;
+mod version;
+mod watch;
 pub mod workflow;
+pub mod ws;
+
+pub use cancel::{Cancelled, Interrupt, OldInterrupt};
+pub use client::{Client, ClientBuilder};
+pub use error::{Error, Repeat, Result};
+pub use files::{ByteRange, Download, FileRef, Upload};
+pub use history::{HistoryEntry, Status};
+pub use ids::{ClientId, PromptId};
+pub use info::{Device, Features, System, SystemStats};
+pub use jobs::{Job, JobStatus, JobsPage, JobsQuery, Pagination};
+pub use object_info::ObjectInfo;
+pub use prompt::{Accepted, NodeError, NodeErrors, Problem, PromptRequest, Refusal};
+pub use queue::{Queue, QueueItem, Whereabouts};
+pub use userdata::UserFile;
+pub use version::{Capabilities, ParseVersionError, Version};
+pub use watch::{
+    Event, ExecutionFailure, GaveUp, Interruption, Lost, NodeState, Outcome, Session, SessionOptions,
+    Success, Watch,
+};
+pub use workflow::Workflow;

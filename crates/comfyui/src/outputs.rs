@@ -193,6 +193,14 @@ impl Outputs {
 }
 
 impl NodeOutput {
+    /// The files among the results.
+    pub fn files(&self) -> impl Iterator<Item = &OutputFile> {
+        self.outputs.iter().filter_map(|output| match output {
+            Output::File(file) => Some(file),
+            _ => None,
+        })
+    }
+
     /// Reads the `ui` of one node: an object of lists in the history and in `executed` messages, null for a cached
     /// node without any.
     ///

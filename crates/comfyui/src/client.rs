@@ -1,0 +1,491 @@
+//! The handle to one ComfyUI, and the plumbing all routes share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
+use url::Url;
+
+use crate::error::{Error, Result};
+use crate::lenient;
+use crate::version::Capabilities;
+
+/// Body excerpts in errors are cut to this many bytes: enough to read, not enough to flood a log.
+const EXCERPT: usize = 2_000;
+
+/// Settings of a [`Client`].
+///
+/// ```
+/// use comfyui::Client;
+/// use std::time::Duration;
+///
+/// let client = Client::builder("http://127.0.0.1:8188")
+///     .timeout(Duration::from_secs(10))
+///     .bearer("secret of the proxy in front")
+///     .build()?;
+/// assert_eq!(client.url(), "http://127.0.0.1:8188");
+/// # Ok::<(), comfyui::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ClientBuilder {
+    url: String,
+    timeout: Duration,
+    connect_timeout: Duration,
+    retries: usize,
+    headers: HeaderMap,
+    bad_header: Option<String>,
+}
+
+impl ClientBuilder {
+    /// How long one request may take, and how long a transfer may stand still. Default 30 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long connecting may take. Default 5 s.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How often a call that is safe to repeat is repeated after a failed connection or a 5xx. Default 3.
+    #[must_use]
+    pub fn retries(mut self, retries: usize) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// A header sent with every request and with the websocket handshake, for a proxy in front of ComfyUI.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                self.headers.insert(name, value);
+            }
+            _ => self.bad_header = Some(name.to_owned()),
+        }
+        self
+    }
+
+    /// `Authorization: Bearer …`, as [`ClientBuilder::header`].
+    #[must_use]
+    pub fn bearer(self, token: &str) -> Self {
+        let value = format!("Bearer {token}");
+        self.header("authorization", &value)
+    }
+
+    /// The client. Opens no connection yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUrl`] when the address is not http or https, or a header cannot be sent.
+    pub fn build(self) -> Result<Client> {
+        let invalid = |reason: String| Error::InvalidUrl {
+            url: self.url.clone(),
+            reason,
+        };
+        if let Some(name) = &self.bad_header {
+            return Err(invalid(format!("header {name:?} cannot be sent")));
+        }
+        // A bare `host:port` is how ComfyUI prints its address.
+        let text = if self.url.contains("://") {
+            self.url.clone()
+        } else {
+            format!("http://{}", self.url)
+        };
+        let mut base = Url::parse(&text).map_err(|error| invalid(error.to_string()))?;
+        if !matches!(base.scheme(), "http" | "https") {
+            return Err(invalid("only http and https are spoken".into()));
+        }
+        if base.host_str().is_none() {
+            return Err(invalid("no host".into()));
+        }
+        base.set_query(None);
+        base.set_fragment(None);
+        let http = reqwest::Client::builder()
+            .connect_timeout(self.connect_timeout)
+            .default_headers(self.headers.clone())
+            // A download may take hours, but it may not stand still.
+            .read_timeout(self.timeout)
+            .user_agent(concat!("comfyui-rs/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| invalid(error.to_string()))?;
+        let upload = reqwest::Client::builder()
+            .connect_timeout(self.connect_timeout)
+            .default_headers(self.headers.clone())
+            .user_agent(concat!("comfyui-rs/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| invalid(error.to_string()))?;
+        Ok(Client {
+            inner: Arc::new(Inner {
+                shown_url: base.as_str().trim_end_matches('/').to_owned(),
+                base,
+                http,
+                upload,
+                headers: self.headers,
+                timeout: self.timeout,
+                capabilities: Mutex::new(None),
+            }),
+            retries: self.retries,
+        })
+    }
+}
+
+struct Inner {
+    base: Url,
+    shown_url: String,
+    http: reqwest::Client,
+    /// Without the read timeout, which in reqwest also runs while a body is being sent.
+    upload: reqwest::Client,
+    headers: HeaderMap,
+    timeout: Duration,
+    capabilities: Mutex<Option<Capabilities>>,
+}
+
+/// One ComfyUI, over HTTP. Cheap to clone; clones share connections.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let sim = comfyui_sim::Simulator::start(Default::default()).await?;
+/// let client = comfyui::Client::new(&sim.url())?;
+/// let stats = client.system_stats().await?;
+/// assert_eq!(stats.system.comfyui_version.as_deref(), Some("0.7.0"));
+/// # sim.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+    retries: usize,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("url", &self.inner.shown_url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A client with default settings.
+    ///
+    /// # Errors
+    /// [`Error::InvalidUrl`].
+    pub fn new(url: &str) -> Result<Client> {
+        Client::builder(url).build()
+    }
+
+    /// A client with settings.
+    #[must_use]
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder {
+            url: url.to_owned(),
+            timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            retries: 3,
+            headers: HeaderMap::new(),
+            bad_header: None,
+        }
+    }
+
+    /// The server's address, without a trailing slash.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.inner.shown_url
+    }
+
+    /// The same client for callers that have a schedule of their own: one try per call.
+    pub(crate) fn without_retries(&self) -> Client {
+        Client {
+            inner: Arc::clone(&self.inner),
+            retries: 0,
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.inner.timeout
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.inner.headers
+    }
+
+    /// The address of a route: percent-encodes each segment, so an id with a slash stays one segment.
+    pub(crate) fn endpoint(&self, segments: &[&str]) -> Url {
+        let mut url = self.inner.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(segments);
+        }
+        url
+    }
+
+    /// What this server can do. Asked once, then remembered until [`Client::forget_capabilities`].
+    ///
+    /// # Errors
+    /// When `/system_stats` cannot be had.
+    pub async fn capabilities(&self) -> Result<Capabilities> {
+        // Held across await on purpose: it is an async mutex, and it makes concurrent callers share one detection.
+        let mut known = self.inner.capabilities.lock().await;
+        if let Some(capabilities) = *known {
+            return Ok(capabilities);
+        }
+        let stats = self.system_stats().await?;
+        let version = stats
+            .system
+            .comfyui_version
+            .as_deref()
+            .and_then(|text| text.parse().ok());
+        let features = self.features().await?;
+        let has_jobs = self.has_jobs_route().await?;
+        let max_upload = features.as_ref().and_then(|features| features.max_upload_size);
+        let capabilities = Capabilities::derive(version, features.is_some(), has_jobs, max_upload);
+        tracing::debug!(url = self.url(), ?capabilities, "capabilities found out");
+        *known = Some(capabilities);
+        Ok(capabilities)
+    }
+
+    /// Forgets what was found out, because another process may answer now. A [`crate::Session`] does it after each reconnect.
+    pub async fn forget_capabilities(&self) {
+        *self.inner.capabilities.lock().await = None;
+    }
+
+    pub(crate) fn get(&self, segments: &[&str]) -> Call {
+        self.call(Method::GET, segments)
+    }
+
+    pub(crate) fn post(&self, segments: &[&str]) -> Call {
+        self.call(Method::POST, segments)
+    }
+
+    pub(crate) fn call(&self, method: Method, segments: &[&str]) -> Call {
+        Call {
+            client: self.clone(),
+            method,
+            url: self.endpoint(segments),
+            body: None,
+            range: None,
+            retry: false,
+        }
+    }
+
+    pub(crate) fn upload_client(&self) -> &reqwest::Client {
+        &self.inner.upload
+    }
+}
+
+/// One request being put together.
+#[derive(Clone)]
+pub(crate) struct Call {
+    client: Client,
+    method: Method,
+    url: Url,
+    body: Option<bytes::Bytes>,
+    range: Option<String>,
+    retry: bool,
+}
+
+impl Call {
+    pub(crate) fn query(mut self, name: &str, value: &str) -> Self {
+        self.url.query_pairs_mut().append_pair(name, value);
+        self
+    }
+
+    pub(crate) fn json(mut self, body: &impl Serialize) -> Result<Self> {
+        let bytes = serde_json::to_vec(body).map_err(|error| Error::Protocol {
+            what: format!("{} {}", self.method, self.url.path()),
+            detail: format!("the request cannot be written as JSON: {error}"),
+        })?;
+        self.body = Some(bytes.into());
+        Ok(self)
+    }
+
+    pub(crate) fn raw_body(mut self, body: bytes::Bytes) -> Self {
+        self.body = Some(body);
+        self
+    }
+
+    pub(crate) fn range(mut self, range: String) -> Self {
+        self.range = Some(range);
+        self
+    }
+
+    /// Says that a repeat of this call is harmless.
+    pub(crate) fn repeatable(mut self) -> Self {
+        self.retry = true;
+        self
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}", self.method, self.url.path())
+    }
+
+    fn method_name(&self) -> &'static str {
+        match self.method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::HEAD => "HEAD",
+            Method::DELETE => "DELETE",
+            Method::PATCH => "PATCH",
+            _ => "PUT",
+        }
+    }
+
+    async fn once(&self, whole: bool) -> Result<reqwest::Response> {
+        let inner = &self.client.inner;
+        let mut request = inner.http.request(self.method.clone(), self.url.clone());
+        if whole {
+            request = request.timeout(inner.timeout);
+        }
+        if let Some(body) = &self.body {
+            request = request
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .body(body.clone());
+        }
+        if let Some(range) = &self.range {
+            request = request.header(http::header::RANGE, range);
+        }
+        request.send().await.map_err(|error| self.transport(error))
+    }
+
+    pub(crate) fn transport(&self, error: reqwest::Error) -> Error {
+        if error.is_timeout() && !error.is_connect() {
+            return Error::TimedOut {
+                what: self.name(),
+                after: self.client.inner.timeout,
+            };
+        }
+        Error::Unreachable {
+            url: self.client.url().to_owned(),
+            method: self.method_name(),
+            path: self.url.path().to_owned(),
+            sent: !error.is_connect(),
+            source: Box::new(error.without_url()),
+        }
+    }
+
+    /// Sends, and turns a status that says failure into an error.
+    async fn checked(&self, whole: bool) -> Result<reqwest::Response> {
+        let response = self.once(whole).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = response
+            .text()
+            .await
+            .ok()
+            .filter(|text| !text.is_empty())
+            .map(|text| excerpt(&text));
+        Err(Error::Status {
+            method: self.method_name(),
+            path: self.url.path().to_owned(),
+            status,
+            body,
+        })
+    }
+
+    async fn retried<T, F, Fut>(&self, attempt: F) -> Result<T>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        let times = if self.retry { self.client.retries } else { 0 };
+        let backoff = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(5))
+            .with_max_times(times)
+            .with_jitter();
+        attempt
+            .retry(backoff)
+            .when(|error| match error {
+                Error::Unreachable { .. } | Error::TimedOut { .. } => true,
+                Error::Status { status, .. } => {
+                    status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+                }
+                _ => false,
+            })
+            .notify(|error, wait| tracing::debug!(call = self.name(), %error, ?wait, "trying again"))
+            .await
+    }
+
+    /// The answer as raw bytes, whatever its status.
+    pub(crate) async fn answer(&self) -> Result<(StatusCode, bytes::Bytes)> {
+        let response = self.once(true).await?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(|error| self.transport(error))?;
+        Ok((status, bytes))
+    }
+
+    /// The answer as JSON.
+    pub(crate) async fn read<T: DeserializeOwned>(&self) -> Result<T> {
+        let bytes = self.bytes().await?;
+        self.parse(&bytes)
+    }
+
+    /// The body of a good answer.
+    pub(crate) async fn bytes(&self) -> Result<bytes::Bytes> {
+        self.retried(|| async {
+            let response = self.checked(true).await?;
+            response.bytes().await.map_err(|error| self.transport(error))
+        })
+        .await
+    }
+
+    pub(crate) fn parse<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
+        lenient::from_slice(bytes).map_err(|error| Error::Protocol {
+            what: self.name(),
+            detail: format!(
+                "{error}; it begins {:?}",
+                excerpt(&String::from_utf8_lossy(&bytes[..bytes.len().min(120)]))
+            ),
+        })
+    }
+
+    /// As [`Call::read`], with 404 as `None`.
+    pub(crate) async fn read_if_there<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        match self.read().await {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::Status {
+                status: StatusCode::NOT_FOUND,
+                ..
+            }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Only the status matters.
+    pub(crate) async fn done(&self) -> Result<()> {
+        self.retried(|| async { self.checked(true).await.map(drop) })
+            .await
+    }
+
+    /// The answer with its body unread, for streaming.
+    pub(crate) async fn stream(&self) -> Result<reqwest::Response> {
+        self.retried(|| self.checked(false)).await
+    }
+}
+
+/// The first part of a text, cut at a character boundary.
+pub(crate) fn excerpt(text: &str) -> String {
+    let text = text.trim();
+    if text.len() <= EXCERPT {
+        return text.to_owned();
+    }
+    let end = (0..=EXCERPT)
+        .rev()
+        .find(|&i| text.is_char_boundary(i))
+        .unwrap_or(0);
+    format!("{}…", &text[..end])
+}

@@ -1,0 +1,89 @@
+//! What a watch tells on the way.
+
+use crate::outputs::NodeOutput;
+use crate::watch::Outcome;
+use crate::ws::{ExecutionError, Preview};
+
+/// One thing that happened to a watched prompt. [`Event::Finished`] is the last; the others are best effort.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// It waits at the server.
+    Queued {
+        /// How many run or wait before it, when known.
+        ahead: Option<usize>,
+    },
+    /// It runs.
+    Started,
+    /// These nodes need not run.
+    Cached {
+        /// Their ids.
+        nodes: Vec<String>,
+    },
+    /// A node begins.
+    Node {
+        /// Its id; dotted when made by expansion.
+        node: String,
+        /// The node of the submitted graph that stands for it.
+        display_node: String,
+    },
+    /// Steps of a node.
+    Progress {
+        /// The node, when the server tells.
+        node: Option<String>,
+        /// Steps done.
+        value: f64,
+        /// Steps in all.
+        max: f64,
+    },
+    /// All nodes that began, with their state (0.3.45 and later).
+    Nodes(Vec<NodeState>),
+    /// A preview image.
+    Preview(Preview),
+    /// Text from a node.
+    Text {
+        /// The node.
+        node: String,
+        /// The text.
+        text: String,
+    },
+    /// A node left its output.
+    Output(NodeOutput),
+    /// A branch was blocked by a node; the prompt goes on.
+    BranchBlocked(Box<ExecutionError>),
+    /// The socket is gone or back; the watch goes on by asking.
+    Connection {
+        /// Whether frames arrive.
+        up: bool,
+    },
+    /// The reader was too slow, and so many events were left out.
+    Skipped(u64),
+    /// The end.
+    Finished(Outcome),
+}
+
+/// State of one node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeState {
+    /// Its id.
+    pub node: String,
+    /// Steps done.
+    pub value: f64,
+    /// Steps in all.
+    pub max: f64,
+    /// Whether it is done.
+    pub finished: bool,
+}
+
+impl Event {
+    /// Newer news of the same kind make this one worthless.
+    pub(crate) fn is_replaced_by(&self, newer: &Event) -> bool {
+        match (self, newer) {
+            (Event::Progress { node: old, .. }, Event::Progress { node: new, .. }) => old == new,
+            (Event::Nodes(_), Event::Nodes(_))
+            | (Event::Preview(_), Event::Preview(_))
+            | (Event::Queued { .. }, Event::Queued { .. }) => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What comes over the socket.
+
+use tokio::time::Instant;
+
+use super::{AFTER_END, Ask, Link, Phase, Tracker};
+use crate::outputs::NodeOutput;
+use crate::watch::{Event, NodeState};
+use crate::ws::Message;
+
+impl Tracker {
+    pub(crate) fn link_up(&mut self, now: Instant) {
+        self.link = Link::Up;
+        self.last_message = Some(now);
+        self.tell_link(true);
+        // Whatever was said meanwhile was said to nobody.
+        self.survey_now(now);
+    }
+
+    pub(crate) fn link_down(&mut self, now: Instant) {
+        if self.link == Link::Up {
+            self.tell_link(false);
+            self.survey_now(now);
+        }
+        self.link = Link::Down;
+        self.epoch += 1;
+    }
+
+    fn tell_link(&self, up: bool) {
+        for watched in self.watches.values() {
+            watched.mailbox.push(Event::Connection { up });
+        }
+    }
+
+    pub(crate) fn message(&mut self, now: Instant, message: Message) -> Vec<Ask> {
+        self.last_message = Some(now);
+        if let Some(timestamp) = message.timestamp() {
+            self.server_clock_ms = self.server_clock_ms.max(timestamp);
+        }
+        let id = match message.prompt_id() {
+            Some(id) => id.clone(),
+            None => match (&message, &self.current) {
+                (Message::Preview(_) | Message::Text(_) | Message::Progress(_), Some(current)) => {
+                    current.clone()
+                }
+                _ => return Vec::new(),
+            },
+        };
+        let epoch = self.epoch;
+        let Some(watched) = self.watches.get_mut(&id) else {
+            return Vec::new();
+        };
+        self.idle_with_pending = None;
+        watched.seen_on = Some(epoch);
+        watched.last_sign = now;
+        watched.absent_since = None;
+        let mut asks = Vec::new();
+        let mut running = true;
+        match message {
+            Message::ExecutionStart(_) => watched.start(now),
+            Message::ExecutionCached(cached) => watched.mailbox.push(Event::Cached { nodes: cached.nodes }),
+            Message::Executing(executing) => match executing.node {
+                Some(node) => {
+                    watched.start(now);
+                    let display_node = executing.display_node.unwrap_or_else(|| node.clone());
+                    watched.mailbox.push(Event::Node { node, display_node });
+                }
+                None => {
+                    running = false;
+                    if let Phase::Unseen | Phase::Pending | Phase::Running = watched.phase {
+                        watched.phase = Phase::Ending(now);
+                    }
+                    if watched.deciding.is_none() {
+                        watched.asking = true;
+                        watched.look_at = None;
+                        asks.push(Ask::History(id.clone()));
+                    }
+                }
+            },
+            Message::Progress(progress) => {
+                watched.start(now);
+                let (value, max) = (progress.value, progress.max);
+                watched.mailbox.push(Event::Progress {
+                    node: progress.node,
+                    value,
+                    max,
+                });
+            }
+            Message::ProgressState(state) => {
+                watched.start(now);
+                let nodes = state.nodes.into_iter().map(|(node, progress)| NodeState {
+                    node,
+                    value: progress.value,
+                    max: progress.max,
+                    finished: progress.state == "finished",
+                });
+                watched.mailbox.push(Event::Nodes(nodes.collect()));
+            }
+            Message::Executed(executed) => {
+                if let Ok(ui) = serde_json::value::to_raw_value(&executed.output)
+                    && executed.output.is_object()
+                {
+                    watched
+                        .mailbox
+                        .push(Event::Output(NodeOutput::from_ui(&executed.node, &ui)));
+                }
+            }
+            Message::ExecutionError(error) if error.is_blocked_branch() => {
+                watched.mailbox.push(Event::BranchBlocked(error));
+            }
+            Message::ExecutionSuccess(_) | Message::ExecutionError(_) | Message::ExecutionInterrupted(_) => {
+                watched.phase = Phase::Ending(now);
+                watched.look_at = Some(now + AFTER_END);
+            }
+            Message::Preview(preview) => watched.mailbox.push(Event::Preview(preview)),
+            Message::Text(text) => {
+                watched.mailbox.push(Event::Text {
+                    node: text.node_id,
+                    text: text.text,
+                });
+            }
+            Message::Status(_) | Message::FeatureFlags(_) | Message::Other { .. } => running = false,
+        }
+        if running {
+            self.current = Some(id);
+        } else if self.current.as_ref() == Some(&id) {
+            self.current = None;
+        }
+        asks
+    }
+}

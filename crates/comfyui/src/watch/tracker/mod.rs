@@ -1,0 +1,298 @@
+//! What is known of every watched prompt, and what to ask next.
+//!
+//! No I/O and no clock in here: the session brings frames, answers and the time, and carries out the [`Ask`]s.
+//! That makes every rule of the contract testable without a server.
+
+mod answers;
+mod frames;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ids::{ClientId, PromptId};
+use crate::watch::mailbox::Mailbox;
+use crate::watch::{Event, GaveUp, Lost, Outcome, SessionOptions};
+
+/// A prompt that seems gone is asked for once more after this.
+const CONFIRM_ABSENCE: Duration = Duration::from_millis(300);
+/// The end of a run was announced; if the frame that says "the history has it" is missing, look after this.
+const AFTER_END: Duration = Duration::from_millis(30);
+/// An announced end whose history entry does not appear for so long was deleted by somebody.
+const HISTORY_GRACE: Duration = Duration::from_secs(3);
+/// A worker is suspected of being dead only after so many looks in a row.
+const DEAD_LOOKS: u32 = 3;
+
+/// A request to the server that the session carries out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// The ids in the queue.
+    Survey,
+    /// One history entry: the prompt is surely or probably over.
+    History(PromptId),
+    /// Where one prompt is.
+    Look(PromptId),
+    /// Whether the server's memory reaches back before the connection broke.
+    SameServer(PromptId),
+    /// Whether these files of a finished prompt exist.
+    Files(PromptId),
+    /// Frames no longer reach this client id: connect under a fresh one.
+    FreshClientId,
+}
+
+/// The ids in the queue, pending ones in the order they will run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) running: Vec<PromptId>,
+    pub(crate) pending: Vec<PromptId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not yet seen on the server.
+    Unseen,
+    Pending,
+    Running,
+    /// The end was announced at this time.
+    Ending(Instant),
+}
+
+#[derive(Debug)]
+struct Watched {
+    mailbox: Arc<Mailbox>,
+    client_id: ClientId,
+    phase: Phase,
+    registered: Instant,
+    /// When something new was last heard of it.
+    last_sign: Instant,
+    /// The connection during which it was last surely there.
+    seen_on: Option<u64>,
+    absent_since: Option<Instant>,
+    deadline: Option<(Instant, Duration)>,
+    /// Ask again at this time.
+    look_at: Option<Instant>,
+    /// A question about it is under way.
+    asking: bool,
+    /// Decided, but files of cached nodes are being looked for.
+    deciding: Option<Outcome>,
+}
+
+/// State of the frames' way to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Down,
+    /// Open and greeted.
+    Up,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    options: SessionOptions,
+    client_id: ClientId,
+    watches: HashMap<PromptId, Watched>,
+    /// Whose frames came last: binary frames of old servers and text frames do not say.
+    current: Option<PromptId>,
+    link: Link,
+    /// Counts broken connections: the same number means the same server process.
+    epoch: u64,
+    last_message: Option<Instant>,
+    /// The server's clock when it was last heard before the connection broke.
+    server_clock_ms: u64,
+    next_survey: Option<Instant>,
+    surveying: bool,
+    survey_started: Option<Instant>,
+    failing_since: Option<Instant>,
+    idle_with_pending: Option<(Instant, u32)>,
+}
+
+impl Tracker {
+    pub(crate) fn new(options: SessionOptions, client_id: ClientId) -> Self {
+        Tracker {
+            options,
+            client_id,
+            watches: HashMap::new(),
+            current: None,
+            link: Link::Down,
+            epoch: 0,
+            last_message: None,
+            server_clock_ms: 0,
+            next_survey: None,
+            surveying: false,
+            survey_started: None,
+            failing_since: None,
+            idle_with_pending: None,
+        }
+    }
+
+    /// Starts to follow a prompt. `known` is false when it was not submitted just now, so it must be looked for.
+    pub(crate) fn register(
+        &mut self,
+        now: Instant,
+        id: PromptId,
+        mailbox: Arc<Mailbox>,
+        limit: Option<Duration>,
+        look: bool,
+    ) {
+        let watched = Watched {
+            mailbox,
+            client_id: self.client_id.clone(),
+            phase: Phase::Unseen,
+            registered: now,
+            last_sign: now,
+            seen_on: None,
+            absent_since: None,
+            deadline: limit.map(|limit| (now + limit, limit)),
+            look_at: look.then_some(now),
+            asking: false,
+            deciding: None,
+        };
+        self.watches.insert(id, watched);
+        self.schedule_survey(now);
+    }
+
+    /// The submission was answered. Old servers choose the id themselves.
+    pub(crate) fn accepted(&mut self, now: Instant, sent: &PromptId, got: &PromptId) {
+        let Some(mut watched) = self.watches.remove(sent) else {
+            return;
+        };
+        watched.seen_on = Some(self.epoch);
+        if watched.phase == Phase::Unseen {
+            watched.phase = Phase::Pending;
+            watched.mailbox.push(Event::Queued { ahead: None });
+        }
+        if sent != got || watched.client_id != self.client_id || self.link == Link::Down {
+            // Frames under the other id, or before the socket, were not ours to see.
+            watched.look_at = Some(now);
+        }
+        self.watches.insert(got.clone(), watched);
+    }
+
+    pub(crate) fn forget(&mut self, id: &PromptId) {
+        self.watches.remove(id);
+    }
+
+    pub(crate) fn client_id_changed(&mut self, client_id: ClientId) {
+        self.client_id = client_id;
+    }
+
+    /// The session ends.
+    pub(crate) fn close(&mut self) {
+        for (_, watched) in self.watches.drain() {
+            watched.mailbox.finish(Outcome::GaveUp(GaveUp::SessionClosed));
+        }
+    }
+
+    /// What is due.
+    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Ask> {
+        self.watches.retain(|_, watched| !watched.mailbox.is_abandoned());
+        if self.watches.is_empty() {
+            self.next_survey = None;
+            self.idle_with_pending = None;
+            self.failing_since = None;
+            return Vec::new();
+        }
+        let stalled_after = self.options.stalled_after;
+        let gone = self
+            .failing_since
+            .filter(|since| now - *since >= self.options.unreachable_after);
+        let over: Vec<_> = self
+            .watches
+            .iter()
+            .filter_map(|(id, watched)| {
+                let outcome = match (watched.deadline, gone) {
+                    (Some((at, after)), _) if now >= at => Outcome::GaveUp(GaveUp::TimedOut { after }),
+                    (_, Some(since)) => Outcome::GaveUp(GaveUp::Unreachable { for_: now - since }),
+                    _ if watched.phase == Phase::Running && now >= watched.last_sign + stalled_after => {
+                        Outcome::Lost(Lost::Stalled)
+                    }
+                    _ => return None,
+                };
+                Some((id.clone(), outcome))
+            })
+            .collect();
+        for (id, outcome) in over {
+            self.end(&id, outcome);
+        }
+        let mut asks = Vec::new();
+        if !self.surveying && self.next_survey.is_some_and(|at| at <= now) {
+            self.surveying = true;
+            self.survey_started = Some(now);
+            asks.push(Ask::Survey);
+        }
+        for (id, watched) in &mut self.watches {
+            if !watched.asking && watched.deciding.is_none() && watched.look_at.is_some_and(|at| at <= now) {
+                watched.look_at = None;
+                watched.asking = true;
+                let ending = matches!(watched.phase, Phase::Ending(since) if now - since < HISTORY_GRACE);
+                asks.push(if ending {
+                    Ask::History(id.clone())
+                } else {
+                    Ask::Look(id.clone())
+                });
+            }
+        }
+        asks
+    }
+
+    /// When [`Tracker::tick`] has something to do next.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        let gone = self
+            .failing_since
+            .map(|since| since + self.options.unreachable_after);
+        let survey = self.next_survey.filter(|_| !self.surveying);
+        let looks = self.watches.values().flat_map(|watched| {
+            let look = watched
+                .look_at
+                .filter(|_| !watched.asking && watched.deciding.is_none());
+            let stalled = Some(watched.last_sign + self.options.stalled_after)
+                .filter(|_| watched.phase == Phase::Running);
+            [look, watched.deadline.map(|(at, _)| at), stalled]
+        });
+        looks.chain([gone, survey]).flatten().min()
+    }
+
+    fn survey_pause(&self) -> Duration {
+        let blind = self.link == Link::Down
+            || self.idle_with_pending.is_some()
+            || self
+                .watches
+                .values()
+                .any(|watched| watched.client_id != self.client_id);
+        if blind {
+            self.options.survey_blind
+        } else {
+            self.options.survey
+        }
+    }
+
+    fn schedule_survey(&mut self, now: Instant) {
+        let due = now + self.survey_pause();
+        self.next_survey = Some(self.next_survey.map_or(due, |at| at.min(due)));
+    }
+
+    fn survey_now(&mut self, now: Instant) {
+        if !self.watches.is_empty() {
+            self.next_survey = Some(now);
+        }
+    }
+}
+
+impl Watched {
+    fn start(&mut self, now: Instant) {
+        if let Phase::Unseen | Phase::Pending = self.phase {
+            self.last_sign = now;
+            self.phase = Phase::Running;
+            self.mailbox.push(Event::Started);
+        }
+    }
+
+    fn seen(&mut self, epoch: u64) {
+        self.seen_on = Some(epoch);
+        self.absent_since = None;
+    }
+}
+
+#[cfg(test)]
+mod tests;

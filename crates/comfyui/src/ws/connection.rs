@@ -1,0 +1,192 @@
+//! One websocket connection, kept open.
+//!
+//! A task reads the socket without pause, whatever anybody does with the frames, because a client that does not read
+//! stalls the delivery to *all* clients of that server. It pings, notices a peer that went silent, and reconnects with
+//! growing pauses under the same client id; the rule for when to change the id is the session's.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Message as Frame, Utf8Bytes};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Client;
+use crate::ids::ClientId;
+use crate::ws::{Message, decode_binary, decode_text};
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// One image is one frame: tens of megabytes are legal.
+const LARGEST_FRAME: usize = 256 << 20;
+
+/// Asks for previews that say which node they belong to.
+const HELLO: &str = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
+
+/// How patient a connection is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// Time to connect and to hear the first `status`.
+    pub(crate) greeting: Duration,
+    /// Pause between pings.
+    pub(crate) ping: Duration,
+    /// A peer that sends nothing, not even pongs, for so long is gone.
+    pub(crate) silence: Duration,
+    /// First pause before a reconnect.
+    pub(crate) backoff: Duration,
+    /// Longest pause before a reconnect.
+    pub(crate) longest_backoff: Duration,
+}
+
+/// What a connection reports.
+#[derive(Debug)]
+pub(crate) enum ConnectionEvent {
+    /// The socket is open and the server greeted us.
+    Up,
+    /// The server accepted the socket but did not greet: it may have forgotten this client id.
+    Ungreeted,
+    /// The socket is gone; another is being opened.
+    Down,
+    /// A message.
+    Message(Message),
+}
+
+/// Settings of one connection task.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) client_id: ClientId,
+    pub(crate) timing: Timing,
+    pub(crate) events: mpsc::Sender<ConnectionEvent>,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Connection {
+    /// Runs until stopped or until nobody listens any more.
+    pub(crate) async fn run(self) {
+        let stop = self.stop.clone();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.keep_open() => {}
+        }
+    }
+
+    async fn keep_open(&self) {
+        let mut failures = 0u32;
+        loop {
+            let connected = tokio::time::timeout(self.timing.greeting, self.open()).await;
+            let reason = match connected {
+                Ok(Ok(socket)) => {
+                    let (reason, greeted) = self.serve(socket).await;
+                    if greeted {
+                        failures = 0;
+                    }
+                    reason
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no connection within {:?}", self.timing.greeting),
+            };
+            tracing::debug!(url = self.client.url(), reason, "websocket is down");
+            if self.events.send(ConnectionEvent::Down).await.is_err() {
+                return;
+            }
+            let pause = self.timing.backoff * (1 << failures.min(10));
+            failures += 1;
+            let pause = pause.min(self.timing.longest_backoff);
+            // Not all clients of a restarted server at the same moment.
+            let jitter = f64::from(uuid::Uuid::new_v4().as_fields().0) / f64::from(u32::MAX);
+            tokio::time::sleep(pause.mul_f64(0.5 + jitter / 2.0)).await;
+        }
+    }
+
+    async fn open(&self) -> Result<Socket, tokio_tungstenite::tungstenite::Error> {
+        let mut url = self.client.endpoint(&["ws"]);
+        url.query_pairs_mut()
+            .append_pair("clientId", self.client_id.as_str());
+        let scheme = if url.scheme() == "https" { "wss" } else { "ws" };
+        // Cannot fail: http(s) and ws(s) are of one class, and a client's URL is http(s).
+        let _ = url.set_scheme(scheme);
+        let mut request = url.as_str().into_client_request()?;
+        request.headers_mut().extend(self.client.headers().clone());
+        let config = WebSocketConfig::default()
+            .max_message_size(Some(LARGEST_FRAME))
+            .max_frame_size(Some(LARGEST_FRAME));
+        let (mut socket, _) =
+            tokio_tungstenite::connect_async_with_config(request, Some(config), true).await?;
+        socket.send(Frame::Text(Utf8Bytes::from_static(HELLO))).await?;
+        Ok(socket)
+    }
+
+    /// Reads one socket to its end; returns why it ended and whether the server ever greeted.
+    async fn serve(&self, socket: Socket) -> (String, bool) {
+        let (mut sink, mut stream) = socket.split();
+        let mut greeted = false;
+        let mut complained = false;
+        let opened = Instant::now();
+        let mut heard = opened;
+        let mut ping = tokio::time::interval(self.timing.ping.min(self.timing.greeting));
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_ping = opened;
+        loop {
+            let frame = tokio::select! {
+                frame = stream.next() => frame,
+                _ = ping.tick() => {
+                    if heard.elapsed() >= self.timing.silence {
+                        return (format!("nothing was heard for {:?}", self.timing.silence), greeted);
+                    }
+                    if !greeted && !complained && opened.elapsed() >= self.timing.greeting {
+                        complained = true;
+                        if self.events.send(ConnectionEvent::Ungreeted).await.is_err() {
+                            return ("nobody listens".into(), greeted);
+                        }
+                    }
+                    if last_ping.elapsed() >= self.timing.ping {
+                        last_ping = Instant::now();
+                        // A peer that does not take a ping within the silence limit is as good as gone.
+                        let sent = tokio::time::timeout(
+                            self.timing.silence,
+                            sink.send(Frame::Ping(bytes::Bytes::new())),
+                        );
+                        if !matches!(sent.await, Ok(Ok(()))) {
+                            return ("ping could not be sent".into(), greeted);
+                        }
+                    }
+                    continue;
+                }
+            };
+            heard = Instant::now();
+            let message = match frame {
+                Some(Ok(Frame::Text(text))) => decode_text(&text),
+                Some(Ok(Frame::Binary(bytes))) => decode_binary(bytes),
+                Some(Ok(Frame::Close(close))) => {
+                    return (
+                        close.map_or("closed by the server".into(), |c| format!("closed: {c}")),
+                        greeted,
+                    );
+                }
+                Some(Ok(Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_))) => continue,
+                Some(Err(error)) => return (error.to_string(), greeted),
+                None => return ("closed by the server".into(), greeted),
+            };
+            match message {
+                Ok(message) => {
+                    if !greeted && matches!(message, Message::Status(_)) {
+                        greeted = true;
+                        if self.events.send(ConnectionEvent::Up).await.is_err() {
+                            return ("nobody listens".into(), greeted);
+                        }
+                    }
+                    if self.events.send(ConnectionEvent::Message(message)).await.is_err() {
+                        return ("nobody listens".into(), greeted);
+                    }
+                }
+                // A custom node may send anything; one odd frame is no reason to lose the others.
+                Err(error) => tracing::debug!(url = self.client.url(), %error, "frame skipped"),
+            }
+        }
+    }
+}

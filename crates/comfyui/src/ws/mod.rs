@@ -1,0 +1,12 @@
+//! The websocket: what is said on it, and one connection that is always read.
+
+mod binary;
+mod connection;
+mod message;
+
+pub use binary::{ImageFormat, Preview, PreviewSource, TextFrame, decode_binary};
+pub(crate) use connection::{Connection, ConnectionEvent, Timing};
+pub use message::{
+    DecodeError, Executed, Executing, ExecutionCached, ExecutionError, ExecutionInterrupted, ExecutionStart,
+    ExecutionSuccess, Message, NodeProgress, Progress, ProgressState, Status, decode_text,
+};

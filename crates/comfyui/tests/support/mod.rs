@@ -1,0 +1,92 @@
+//! What the tests of the client share.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use comfyui::{Client, PromptRequest, Session, SessionOptions, Workflow};
+use comfyui_sim::{SimConfig, Simulator};
+use serde_json::{Value, json};
+
+/// A ComfyUI to test against: the one at `COMFYUI_URL`, or a simulator.
+pub struct Server {
+    pub url: String,
+    pub simulator: Option<Simulator>,
+}
+
+impl Server {
+    pub async fn pick() -> Server {
+        match std::env::var("COMFYUI_URL") {
+            Ok(url) if !url.is_empty() => Server { url, simulator: None },
+            _ => Server::simulated(SimConfig::default()).await,
+        }
+    }
+
+    pub async fn simulated(config: SimConfig) -> Server {
+        let simulator = Simulator::start(config).await.expect("a simulator");
+        Server {
+            url: simulator.url(),
+            simulator: Some(simulator),
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.url).expect("a valid address")
+    }
+
+    pub async fn session(&self) -> Session {
+        Session::open(self.client(), SessionOptions::default())
+            .await
+            .expect("a session")
+    }
+
+    pub fn sim(&self) -> &Simulator {
+        self.simulator.as_ref().expect("this test is for the simulator")
+    }
+
+    pub async fn stop(self) {
+        if let Some(simulator) = self.simulator {
+            simulator.shutdown().await;
+        }
+    }
+}
+
+/// A name nobody used before, so that tests can share a real server and never meet in its cache.
+pub fn fresh() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+pub fn workflow(graph: &Value) -> Workflow {
+    Workflow::parse(graph.to_string()).expect("a graph")
+}
+
+/// Four nodes that need no model; every call gives another picture.
+pub fn picture() -> Value {
+    let color =
+        u32::from_be_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().expect("16 bytes")) % 0x1000000;
+    json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 48, "batch_size": 1, "color": color}},
+        "2": {"class_type": "ImageScale", "inputs": {"image": ["1", 0], "upscale_method": "nearest-exact", "width": 32, "height": 32, "crop": "disabled"}},
+        "3": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}},
+        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": format!("client-test/{}/picture", fresh())}}
+    })
+}
+
+/// Keeps a real CPU busy for some seconds, one node after the other, without a model.
+pub fn slow() -> Value {
+    let mut graph = json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 7}},
+        "end": {"class_type": "PreviewImage", "inputs": {"images": ["s60", 0]}},
+    });
+    let mut last = "1".to_owned();
+    for step in 0..=60 {
+        let id = format!("s{step}");
+        let size = 1500 + uuid::Uuid::new_v4().as_bytes()[0] as u64 * 2;
+        graph[&id] = json!({"class_type": "ImageScale", "inputs": {
+            "image": [last, 0], "upscale_method": "lanczos", "width": size, "height": size, "crop": "disabled"}});
+        last = id;
+    }
+    graph
+}
+
+pub fn request(graph: &Value) -> PromptRequest {
+    PromptRequest::new(workflow(graph))
+}

@@ -75,6 +75,9 @@ pub struct SimConfig {
     pub model_load: Duration,
     /// How long any other node takes.
     pub node: Duration,
+    /// How long after `execution_success` the history entry appears. A real ComfyUI takes up to some
+    /// milliseconds, and clients that ask too early find nothing.
+    pub history_gap: Duration,
     /// Whether samplers send preview images.
     pub previews: bool,
     /// Seed of everything random (faults, temp prefixes).
@@ -168,6 +171,7 @@ impl Default for SimConfig {
             step: Duration::from_millis(20),
             model_load: Duration::from_millis(300),
             node: Duration::ZERO,
+            history_gap: Duration::from_millis(1),
             previews: true,
             seed: 0,
             cors: None,

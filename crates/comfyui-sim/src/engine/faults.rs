@@ -13,15 +13,15 @@ pub(crate) trait ExecutionFaults: Send + Sync {
 pub(crate) struct PromptFaults {
     /// The worker thread ends before the first node: the prompt stays in `queue_running` for ever.
     pub(crate) worker_dies: bool,
-    /// The first sampler (or else the last node) raises `torch.OutOfMemoryError`.
+    /// The first sampler (or else the first output node) raises `torch.OutOfMemoryError`.
     pub(crate) out_of_memory: bool,
     /// Whatever writes a file raises `OSError: [Errno 28] No space left on device`.
     pub(crate) disk_full: bool,
     /// The files are deleted before the history entry appears.
     pub(crate) files_gone: bool,
-    /// The first node that takes time hangs until this token is cancelled.
+    /// The first node that is executed hangs until this token is cancelled.
     pub(crate) hang: Option<CancellationToken>,
-    /// The process ends in the first node that takes time.
+    /// The process ends in the first node that is executed.
     pub(crate) crash: bool,
     /// Every wait takes this many times as long; `None` is once.
     pub(crate) slow_factor: Option<f64>,

@@ -7,10 +7,26 @@
 //! ```
 //! The engine knows nothing of HTTP: a route hands it parsed JSON and gets an [`Answer`].
 
+mod cache;
+mod client;
+mod convert;
+mod execute;
 mod faults;
+mod graph;
+mod heap;
+mod jobs;
+mod python;
+mod queue;
+mod run;
+mod schedule;
 mod service;
+mod submit;
+mod validate;
+mod worker;
 
 pub(crate) use faults::{ExecutionFaults, NoFaults, PromptFaults};
+pub(crate) use python::{Exception, Frame};
+pub(crate) use run::{Preview, Raised, Run};
 pub(crate) use service::Engine;
 
 use crate::json::Json;
@@ -50,4 +66,23 @@ impl Dirs {
             user: base.join("user"),
         }
     }
+}
+
+/// How the execution of a prompt ended.
+enum Ending {
+    /// It is over, well or not, and goes into the history.
+    Finished(Outcome),
+    /// The worker thread ended in it: the prompt stays where it is.
+    WorkerDied,
+    /// The process ended in it.
+    ProcessEnded,
+}
+
+/// What the history says about an execution.
+struct Outcome {
+    outputs: Json,
+    meta: Json,
+    status: Json,
+    /// False if a node reported something that JSON cannot hold.
+    serializable: bool,
 }

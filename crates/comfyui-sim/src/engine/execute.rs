@@ -41,8 +41,8 @@ enum Turn {
 
 /// Why a prompt ends before its last node.
 enum Failure {
-    Node(Box<Json>),
-    Interrupted,
+    /// It is in the messages why.
+    Told,
     WorkerDies,
     ProcessEnds,
 }
@@ -150,7 +150,7 @@ impl Execution<'_> {
         }
         match self.run_nodes(&current_outputs).await {
             Ok(()) => self.message("execution_success", dict([("prompt_id", self.id())]), false),
-            Err(Failure::Node(_) | Failure::Interrupted) => {}
+            Err(Failure::Told) => {}
             Err(Failure::WorkerDies) => return Ending::WorkerDied,
             Err(Failure::ProcessEnds) => return Ending::ProcessEnded,
         }
@@ -160,7 +160,7 @@ impl Execution<'_> {
                 let _ = std::fs::remove_file(file);
             }
         }
-        Ending::Finished(self.outcome(&ids))
+        Ending::Finished(Box::new(self.outcome(&ids)))
     }
 
     fn node_ids(&self) -> Vec<String> {
@@ -261,8 +261,8 @@ impl Execution<'_> {
             Json::List(Vec::new()),
             current_outputs,
         );
-        self.message("execution_error", data.clone(), false);
-        Failure::Node(Box::new(data))
+        self.message("execution_error", data, false);
+        Failure::Told
     }
 
     fn failed(
@@ -285,7 +285,7 @@ impl Execution<'_> {
                     ("executed", list(self.executed.iter())),
                 ]);
                 self.message("execution_interrupted", data, true);
-                Failure::Interrupted
+                Failure::Told
             }
             Raised::Exception(exception) => {
                 self.kept.success = false;
@@ -317,8 +317,8 @@ impl Execution<'_> {
                     Json::Dict(shown.collect()),
                     current_outputs,
                 );
-                self.message("execution_error", data.clone(), false);
-                Failure::Node(Box::new(data))
+                self.message("execution_error", data, false);
+                Failure::Told
             }
         }
     }

@@ -26,13 +26,3 @@ pub(crate) struct PromptFaults {
     /// Every wait takes this many times as long; `None` is once.
     pub(crate) slow_factor: Option<f64>,
 }
-
-/// A worker in which nothing goes wrong.
-#[derive(Debug, Default)]
-pub(crate) struct NoFaults;
-
-impl ExecutionFaults for NoFaults {
-    fn for_prompt(&self, _prompt_id: &str) -> PromptFaults {
-        PromptFaults::default()
-    }
-}

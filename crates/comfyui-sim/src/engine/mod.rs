@@ -21,10 +21,12 @@ mod run;
 mod schedule;
 mod service;
 mod submit;
+#[cfg(test)]
+mod tests;
 mod validate;
 mod worker;
 
-pub(crate) use faults::{ExecutionFaults, NoFaults, PromptFaults};
+pub(crate) use faults::{ExecutionFaults, PromptFaults};
 pub(crate) use python::{Exception, Frame};
 pub(crate) use run::{Preview, Raised, Run};
 pub(crate) use service::Engine;
@@ -71,7 +73,7 @@ impl Dirs {
 /// How the execution of a prompt ended.
 enum Ending {
     /// It is over, well or not, and goes into the history.
-    Finished(Outcome),
+    Finished(Box<Outcome>),
     /// The worker thread ended in it: the prompt stays where it is.
     WorkerDied,
     /// The process ended in it.

@@ -109,7 +109,7 @@ fn scaled_by(images: &Batch, factor: f64, method: Scaling) -> Result<Returned, R
 
 pub(super) async fn upscale(call: &Call<'_>) -> Result<Returned, Raised> {
     let factor = match call.get("upscale_model") {
-        Some(Value::UpscaleModel(_, factor)) => *factor,
+        Some(Value::UpscaleModel(factor)) => *factor,
         _ => 4,
     };
     let images = call.images("image")?;

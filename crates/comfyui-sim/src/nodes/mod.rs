@@ -27,11 +27,6 @@ pub(crate) fn is_async(class: &str) -> bool {
     class == "RigAsync"
 }
 
-/// Classes that would use the GPU.
-pub(crate) fn is_sampler(class: &str) -> bool {
-    matches!(class, "KSampler" | "KSamplerAdvanced")
-}
-
 /// Runs one node.
 pub(crate) async fn run(call: &Call<'_>) -> Result<Returned, Raised> {
     if call.run.faults.out_of_memory && call.class.output_node {
@@ -44,8 +39,8 @@ pub(crate) async fn run(call: &Call<'_>) -> Result<Returned, Raised> {
         "CheckpointLoaderSimple" => sampling::checkpoint(call).await,
         "UNETLoader" => sampling::unet(call).await,
         "CLIPLoader" | "DualCLIPLoader" => sampling::clip(call),
-        "VAELoader" => sampling::vae(call),
-        "ControlNetLoader" => sampling::control_net(call),
+        "VAELoader" => Ok(Returned::values([Value::Vae])),
+        "ControlNetLoader" => Ok(Returned::values([Value::ControlNet])),
         "UpscaleModelLoader" => sampling::upscale_model(call),
         "LoraLoader" => sampling::lora(call),
         "CLIPSetLastLayer" => sampling::pass(call, &["clip"]),

@@ -23,11 +23,11 @@ fn model(file: String) -> Arc<Model> {
 pub(super) async fn checkpoint(call: &Call<'_>) -> Result<Returned, Raised> {
     let file = call.text("ckpt_name")?;
     call.load_model(&file).await;
-    let loaded = model(file.clone());
+    let loaded = model(file);
     Ok(Returned::values([
         Value::Model(loaded.clone()),
         Value::Clip(loaded),
-        Value::Vae(file.into()),
+        Value::Vae,
     ]))
 }
 
@@ -46,16 +46,6 @@ pub(super) fn clip(call: &Call<'_>) -> Result<Returned, Raised> {
     Ok(Returned::values([Value::Clip(model(call.text(input)?))]))
 }
 
-pub(super) fn vae(call: &Call<'_>) -> Result<Returned, Raised> {
-    Ok(Returned::values([Value::Vae(call.text("vae_name")?.into())]))
-}
-
-pub(super) fn control_net(call: &Call<'_>) -> Result<Returned, Raised> {
-    Ok(Returned::values([Value::ControlNet(
-        call.text("control_net_name")?.into(),
-    )]))
-}
-
 pub(super) fn upscale_model(call: &Call<'_>) -> Result<Returned, Raised> {
     let file = call.text("model_name")?;
     let factor = if file.to_ascii_lowercase().contains("2x") {
@@ -63,7 +53,7 @@ pub(super) fn upscale_model(call: &Call<'_>) -> Result<Returned, Raised> {
     } else {
         4
     };
-    Ok(Returned::values([Value::UpscaleModel(file.into(), factor)]))
+    Ok(Returned::values([Value::UpscaleModel(factor)]))
 }
 
 pub(super) fn lora(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -267,7 +257,10 @@ fn decoded(latent: &Latent) -> Vec<Arc<Image>> {
             })
             .collect(),
         (None, Some(source)) => (**source).clone(),
-        (None, None) => vec![Arc::new(Image::solid(width, height, [127; 3])); latent.batch as usize],
+        (None, None) => {
+            let grey = Arc::new(Image::solid(width, height, [127; 3]));
+            vec![grey; latent.batch as usize]
+        }
     }
 }
 

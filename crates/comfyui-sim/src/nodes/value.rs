@@ -20,14 +20,14 @@ pub(crate) enum Value {
     Model(Arc<Model>),
     /// A text encoder, named after its file.
     Clip(Arc<Model>),
-    /// A decoder, named after its file.
-    Vae(Arc<str>),
+    /// A decoder.
+    Vae,
     /// A prompt.
     Conditioning(Arc<str>),
-    /// A control net, named after its file.
-    ControlNet(Arc<str>),
-    /// An upscaler: its file and how many times it enlarges.
-    UpscaleModel(Arc<str>, u32),
+    /// A control net.
+    ControlNet,
+    /// An upscaler: how many times it enlarges.
+    UpscaleModel(u32),
     /// Sound.
     Audio(Arc<Audio>),
     /// A film.
@@ -124,15 +124,15 @@ impl Value {
             }
             Value::Model(_) => object("comfy.model_patcher.ModelPatcher"),
             Value::Clip(_) => object("comfy.sd.CLIP"),
-            Value::Vae(_) => object("comfy.sd.VAE"),
+            Value::Vae => object("comfy.sd.VAE"),
             Value::Conditioning(_) => {
                 format!(
                     "[[{}, {{'pooled_output': None}}]]",
                     tensor::text(&[1, 77, 768], &|_| 0.0)
                 )
             }
-            Value::ControlNet(_) => object("comfy.controlnet.ControlNet"),
-            Value::UpscaleModel(..) => object("spandrel.ImageModelDescriptor"),
+            Value::ControlNet => object("comfy.controlnet.ControlNet"),
+            Value::UpscaleModel(_) => object("spandrel.ImageModelDescriptor"),
             Value::Audio(audio) => {
                 let length = audio.len();
                 let waveform = tensor::text(&[1, audio.channels().len(), length], &|at| {

@@ -36,22 +36,39 @@ impl<'a> Findings<'a> {
         self.ranked <= MAX_RANKED
     }
 
-    /// A finding about the input of a node, weighed by whether the server would look at that node at all.
-    pub(super) fn input(
-        &mut self,
-        node: &GraphNode<'_>,
-        input: &str,
-        severity: Severity,
-        noticed: Noticed,
-        kind: Kind,
-        message: String,
-    ) {
+    /// The server would refuse this input, if it looks at the node at all.
+    pub(super) fn refuse(&mut self, node: &GraphNode<'_>, input: &str, kind: Kind, message: String) {
         let (severity, noticed) = match (node.validated, node.executed) {
-            (true, _) => (severity, noticed),
+            (true, _) => (Severity::Refused, Noticed::AtSubmission),
             (false, true) => (Severity::Suspicious, Noticed::AtRunTime),
             (false, false) => (Severity::Suspicious, Noticed::Never),
         };
         self.add(Some(node), Some(input), severity, noticed, kind, message);
+    }
+
+    /// The server would take this input, but hardly as it was meant.
+    pub(super) fn suspect(
+        &mut self,
+        node: &GraphNode<'_>,
+        input: &str,
+        noticed: Noticed,
+        kind: Kind,
+        message: String,
+    ) {
+        let noticed = if node.executed { noticed } else { Noticed::Never };
+        self.add(
+            Some(node),
+            Some(input),
+            Severity::Suspicious,
+            noticed,
+            kind,
+            message,
+        );
+    }
+
+    /// The server would not survive this.
+    pub(super) fn kill(&mut self, node: &GraphNode<'_>, input: Option<&str>, kind: Kind, message: String) {
+        self.add(Some(node), input, Severity::Kills, Noticed::Never, kind, message);
     }
 
     pub(super) fn add(

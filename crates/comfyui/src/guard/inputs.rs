@@ -12,7 +12,7 @@ use super::expand::is_part_of_dynamic;
 use super::findings::Findings;
 use super::graph::{GraphInput, GraphNode};
 use super::nearest::nearest;
-use super::report::{Kind, Noticed, Severity};
+use super::report::{Kind, Noticed};
 use super::values::{self, Converted, Number, python_equal};
 
 /// Inputs that the frontend writes beside the real ones; no server minds them.
@@ -42,8 +42,7 @@ pub(super) fn check_node(
             Some(_) => {}
             None if expected.required => {
                 let message = "is required, but not given".to_owned();
-                let (severity, noticed) = (Severity::Refused, Noticed::AtSubmission);
-                findings.input(node, name, severity, noticed, Kind::MissingInput, message);
+                findings.refuse(node, name, Kind::MissingInput, message);
             }
             None => {}
         }
@@ -65,14 +64,7 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
         let available = options.iter().map(|(key, _)| text_of(key)).collect();
         let message = format!("{} is none of the choices", input.input.raw.get());
         let kind = Kind::NotInList { available };
-        findings.input(
-            node,
-            name,
-            Severity::Suspicious,
-            Noticed::AtRunTime,
-            kind,
-            message,
-        );
+        findings.suspect(node, name, Noticed::AtRunTime, kind, message);
         return;
     }
     let hidden = info.input(name).is_some();
@@ -90,14 +82,7 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
         ),
         None => (Noticed::Never, "is not an input of the class and goes unread"),
     };
-    findings.input(
-        node,
-        name,
-        Severity::Suspicious,
-        noticed,
-        Kind::UnknownInput,
-        message.to_owned(),
-    );
+    findings.suspect(node, name, noticed, Kind::UnknownInput, message.to_owned());
 }
 
 /// VideoHelperSuite lists further inputs under `formats` of another one: format → `[[name, type, …], …]`.
@@ -165,19 +150,12 @@ impl Check<'_, '_> {
 
     fn refuse(&self, kind: Kind, message: String, findings: &mut Findings<'_>) {
         let name = self.input.input.name.as_ref();
-        findings.input(
-            self.node,
-            name,
-            Severity::Refused,
-            Noticed::AtSubmission,
-            kind,
-            message,
-        );
+        findings.refuse(self.node, name, kind, message);
     }
 
     fn suspect(&self, noticed: Noticed, kind: Kind, message: String, findings: &mut Findings<'_>) {
         let name = self.input.input.name.as_ref();
-        findings.input(self.node, name, Severity::Suspicious, noticed, kind, message);
+        findings.suspect(self.node, name, noticed, kind, message);
     }
 
     fn number(
@@ -197,14 +175,7 @@ impl Check<'_, '_> {
         if !number.is_finite() {
             let message = format!("{} is not a finite number; {NON_FINITE_HARM}", shown(raw));
             let name = self.input.input.name.as_ref();
-            findings.add(
-                Some(self.node),
-                Some(name),
-                Severity::Kills,
-                Noticed::Never,
-                Kind::NonFinite,
-                message,
-            );
+            findings.kill(self.node, Some(name), Kind::NonFinite, message);
             return;
         }
         if let Some(surprise) = surprise {
@@ -278,16 +249,13 @@ impl Check<'_, '_> {
         };
         let name = self.spec.name.as_str();
         let class = self.info.class.as_str();
-        // Lists that the frontend fetches elsewhere or that the node does not keep to cannot be checked from here.
-        if option("remote")
-            || option("multiselect")
-            || option("multi_select")
-            || (class, name) == ("CustomCombo", "choice")
-        {
-            return;
-        }
         if self.spec.upload.is_some() || (class, name) == ("LoadLatent", "latent") {
-            return self.file(value, findings);
+            return self.file(value, option("remote"), findings);
+        }
+        // Lists that the frontend fetches elsewhere or that the node does not keep to cannot be checked from here.
+        let unchecked = [option("remote"), option("multiselect"), option("multi_select")];
+        if unchecked.contains(&true) || (class, name) == ("CustomCombo", "choice") {
+            return;
         }
         let texts = || choices.iter().filter_map(Value::as_str);
         let folder = model_folder(class, name);
@@ -340,8 +308,8 @@ impl Check<'_, '_> {
     }
 
     /// A file of the input folder. The list has only what lies in the folder itself; names with a folder or with a
-    /// mark such as `[output]` are looked for elsewhere.
-    fn file(&self, value: &Value, findings: &mut Findings<'_>) {
+    /// mark such as `[output]` are looked for elsewhere, and a remote list is not known here.
+    fn file(&self, value: &Value, remote: bool, findings: &mut Findings<'_>) {
         let Value::String(file) = value else {
             let kind = Kind::WrongType {
                 expected: "STRING".to_owned(),
@@ -352,7 +320,7 @@ impl Check<'_, '_> {
                 findings,
             );
         };
-        let elsewhere = file.contains(['/', '\\']) || file.ends_with(']');
+        let elsewhere = remote || file.contains(['/', '\\']) || file.ends_with(']');
         if !elsewhere && findings.options.check_files {
             let message = format!("there is no file {file:?} in the input folder; upload it first");
             self.refuse(Kind::MissingFile { file: file.clone() }, message, findings);

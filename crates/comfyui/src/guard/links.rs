@@ -21,20 +21,12 @@ pub(super) fn check_node(graph: &Graph<'_>, node: &GraphNode<'_>, findings: &mut
 fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, findings: &mut Findings<'_>) {
     let name = input.input.name.as_ref();
     let Some(link) = &input.link else {
-        // In an input that the class does not have, such a list is no link to the server and goes unread.
-        let graver = if input.declared == Some(false) {
-            Severity::Suspicious
-        } else {
-            Severity::Refused
-        };
-        findings.input(
-            node,
-            name,
-            graver,
-            Noticed::AtSubmission,
-            Kind::BadLink,
-            bad_link(&input.input),
-        );
+        let message = bad_link(&input.input);
+        match input.declared {
+            // Such a list is no link to the server, which does not read it here anyway.
+            Some(false) => findings.suspect(node, name, Noticed::Never, Kind::BadLink, message),
+            _ => findings.refuse(node, name, Kind::BadLink, message),
+        }
         return;
     };
     let to = link.node.clone().into_owned();
@@ -45,23 +37,9 @@ fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, f
             // Validation does not look here, and the worker does not survive the search for the node.
             let message =
                 format!("{message}; the class has no such input, so the server notices too late and dies");
-            findings.add(
-                Some(node),
-                Some(name),
-                Severity::Kills,
-                Noticed::Never,
-                kind,
-                message,
-            );
+            findings.kill(node, Some(name), kind, message);
         } else {
-            findings.input(
-                node,
-                name,
-                Severity::Refused,
-                Noticed::AtSubmission,
-                kind,
-                message,
-            );
+            findings.refuse(node, name, kind, message);
         }
         return;
     };
@@ -91,14 +69,10 @@ fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, f
             ),
         };
         let kind = Kind::NoSuchOutput { to, slot: link.slot };
-        findings.input(
-            node,
-            name,
-            Severity::Refused,
-            Noticed::AtSubmission,
-            kind,
-            message,
-        );
+        match input.declared {
+            Some(false) => findings.suspect(node, name, Noticed::AtRunTime, kind, message),
+            _ => findings.refuse(node, name, kind, message),
+        }
         return;
     };
     let Some(expected) = node.expected.iter().find(|expected| expected.name == name) else {
@@ -115,14 +89,7 @@ fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, f
             link.slot, info.class
         );
         let kind = Kind::TypeMismatch { received, expected };
-        findings.input(
-            node,
-            name,
-            Severity::Refused,
-            Noticed::AtSubmission,
-            kind,
-            message,
-        );
+        findings.refuse(node, name, kind, message);
     }
 }
 
@@ -182,14 +149,7 @@ pub(super) fn check_paths(graph: &Graph<'_>, findings: &mut Findings<'_>) {
             "ends a chain of {length} nodes; from some {MAX_CHAIN} on the server cannot follow and its worker dies"
         );
         let kind = Kind::ChainTooLong { length };
-        findings.add(
-            Some(&graph.nodes[at]),
-            None,
-            Severity::Kills,
-            Noticed::Never,
-            kind,
-            message,
-        );
+        findings.kill(&graph.nodes[at], None, kind, message);
     }
 }
 

@@ -114,14 +114,7 @@ fn shape(node: &GraphNode<'_>, info: Option<&ObjectInfo>, findings: &mut Finding
             format!("{what}; one such node can end the server's only worker; write \"inputs\": {{}}");
         // Where an output needs the node, validation stumbles over it first.
         findings.spoilt.insert(node.node.id().to_owned());
-        findings.add(
-            Some(node),
-            None,
-            Severity::Kills,
-            Noticed::Never,
-            Kind::NoInputs,
-            message,
-        );
+        findings.kill(node, None, Kind::NoInputs, message);
     }
 }
 
@@ -134,14 +127,7 @@ fn non_finite(node: &GraphNode<'_>, findings: &mut Findings<'_>) {
                 inputs::NON_FINITE_HARM
             );
             let name = Some(input.input.name.as_ref());
-            findings.add(
-                Some(node),
-                name,
-                Severity::Kills,
-                Noticed::Never,
-                Kind::NonFinite,
-                message,
-            );
+            findings.kill(node, name, Kind::NonFinite, message);
         }
     }
 }

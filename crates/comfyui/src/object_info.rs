@@ -107,6 +107,17 @@ pub struct InputSpec {
 }
 
 /// Whether an input has to be given.
+///
+/// ```
+/// use comfyui::object_info::{ObjectInfo, Section};
+///
+/// let info = ObjectInfo::from_slice(
+///     br#"{"SaveImage": {"input": {"required": {"images": ["IMAGE"]}, "hidden": {"prompt": "PROMPT"}}}}"#,
+/// )?;
+/// let sections: Vec<_> = info.get("SaveImage").unwrap().inputs.iter().map(|input| input.section).collect();
+/// assert_eq!(sections, [Section::Required, Section::Hidden]);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Section {
     /// A prompt without it is refused.
@@ -118,6 +129,18 @@ pub enum Section {
 }
 
 /// What goes into an input.
+///
+/// ```
+/// use comfyui::object_info::{InputKind, ObjectInfo};
+///
+/// let info = ObjectInfo::from_slice(
+///     br#"{"PreviewAny": {"input": {"required": {"source": ["*", {}]}}},
+///          "ImageInvert": {"input": {"required": {"image": ["IMAGE"]}}}}"#,
+/// )?;
+/// assert_eq!(info.get("PreviewAny").unwrap().inputs[0].kind, InputKind::Any);
+/// assert_eq!(info.get("ImageInvert").unwrap().inputs[0].kind, InputKind::Link("IMAGE".to_owned()));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum InputKind {
@@ -146,6 +169,18 @@ pub enum InputKind {
 }
 
 /// Inputs that appear or not depending on what a workflow gives; their names are `name.inner`.
+///
+/// ```
+/// use comfyui::object_info::{Dynamic, InputKind, ObjectInfo};
+///
+/// let info = ObjectInfo::from_slice(
+///     br#"{"BatchImagesNode": {"input": {"required": {"images": ["COMFY_AUTOGROW_V3", {"template": {
+///         "input": {"required": {"image": ["IMAGE", {}]}}, "prefix": "image", "min": 2, "max": 50}}]}}}}"#,
+/// )?;
+/// let images = &info.get("BatchImagesNode").unwrap().inputs[0];
+/// assert!(matches!(&images.kind, InputKind::Dynamic(Dynamic::Grow { names, .. }) if names[1] == "image1"));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Dynamic {
@@ -173,6 +208,13 @@ pub enum Dynamic {
 }
 
 /// What kind of file an input takes. The words are those of the frontend, `image_upload` and so on.
+///
+/// ```
+/// use comfyui::object_info::UploadKind;
+///
+/// assert_eq!(UploadKind::from_option("audio_upload"), Some(UploadKind::Audio));
+/// assert_eq!(UploadKind::from_option("multiline"), None);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UploadKind {
@@ -189,6 +231,15 @@ pub enum UploadKind {
 }
 
 /// One output of a node class.
+///
+/// ```
+/// use comfyui::object_info::ObjectInfo;
+///
+/// let info = ObjectInfo::from_slice(br#"{"LoadImage": {"output": ["IMAGE", "MASK"], "output_name": ["picture"]}}"#)?;
+/// let names: Vec<_> = info.get("LoadImage").unwrap().outputs.iter().map(|output| output.name.as_str()).collect();
+/// assert_eq!(names, ["picture", "MASK"]);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct OutputSpec {

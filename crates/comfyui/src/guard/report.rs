@@ -21,6 +21,13 @@ pub enum Severity {
 }
 
 /// When ComfyUI itself would notice.
+///
+/// ```
+/// use comfyui::guard::{Noticed, check_client_id};
+/// use serde_json::json;
+///
+/// assert_eq!(check_client_id(&json!({})).unwrap().noticed, Noticed::Never);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Noticed {
     /// The answer to the submission says so, though not always as clearly.

@@ -327,6 +327,23 @@ fn a_prompt_may_be_accepted_in_part() {
     assert!(report.may_be_sent() && report.accepted_outputs == ["2"]);
 }
 
+/// A real 0.7.0 answers 200 with empty `node_errors` here, and leaves the output out without a word.
+#[test]
+fn a_cycle_beside_a_good_output_is_not_forgotten() {
+    let scale = |from: &str| json!({"class_type": "Scale", "inputs": {"image": [from, 0], "method": "area"}});
+    let graph = json!({"1": empty(), "2": save("1"), "3": scale("4"), "4": scale("3"), "5": save("4")});
+    let workflow = Workflow::parse(graph.to_string()).unwrap();
+    let report = check(&workflow, Some(&server()), &Options::default());
+    assert_eq!(
+        lines(&report),
+        ["Refused node 3 (Scale): depends on itself: 3 → 4 → 3"]
+    );
+    assert_eq!(
+        (report.accepted_outputs, report.refused_outputs),
+        (vec!["2".to_owned()], vec!["5".to_owned()])
+    );
+}
+
 #[test]
 fn something_must_come_out() {
     let nothing = found(json!({"1": empty()}));

@@ -215,6 +215,87 @@ fn webm() {
     }
 }
 
+/// What others wrote is known, too: the sizes, rates and lengths that a node asks for.
+#[test]
+fn files_of_ffmpeg_are_known() {
+    let tone = "sine=frequency=440:sample_rate=44100:duration=2";
+    for (ending, options) in [
+        ("mp4", &["-c:v", "mpeg4", "-c:a", "aac"][..]),
+        ("mp4", &["-c:v", "mpeg4", "-c:a", "aac", "-movflags", "faststart"]),
+        (
+            "mov",
+            &["-c:v", "mjpeg", "-pix_fmt", "yuvj420p", "-c:a", "pcm_s16le"],
+        ),
+        ("mkv", &["-c:v", "mpeg4", "-c:a", "flac"]),
+        ("webm", &["-c:v", "libvpx", "-c:a", "libopus"]),
+        ("mkv", &["-c:v", "mpeg4", "-c:a", "flac", "-live", "1"]),
+    ] {
+        let file = tool::generate(&["testsrc=size=96x64:rate=15:duration=2", tone], ending, options);
+        let info = media::probe::video(&file).unwrap();
+        assert_eq!(
+            (info.width, info.height, info.frames, info.has_audio),
+            (96, 64, 30, true),
+            "{ending} {options:?}"
+        );
+        assert!((info.fps - 15.0).abs() < 0.01, "{ending} {options:?}: {info:?}");
+        // A stream that was written live does not know its length.
+        if !options.contains(&"-live") {
+            let sound = media::probe::audio(&file).unwrap();
+            assert!(
+                (sound.seconds - 2.0).abs() < 0.1,
+                "{ending} {options:?}: {sound:?}"
+            );
+            assert_eq!(sound.channels, 1, "{ending} {options:?}");
+        }
+    }
+    let gif = tool::generate(&["testsrc=size=96x64:rate=10:duration=1"], "gif", &[]);
+    let info = media::probe::video(&gif).unwrap();
+    assert_eq!(
+        (info.width, info.height, info.frames, info.fps),
+        (96, 64, 10, 10.0)
+    );
+    for (ending, options) in [
+        ("wav", &[][..]),
+        ("flac", &[]),
+        ("mp3", &[]),
+        ("mp3", &["-write_xing", "0", "-id3v2_version", "0"]),
+        ("ogg", &["-c:a", "libvorbis"]),
+        ("opus", &[]),
+        ("m4a", &[]),
+    ] {
+        let file = tool::generate(&[tone], ending, options);
+        let info = media::probe::audio(&file).unwrap();
+        assert!((info.seconds - 2.0).abs() < 0.1, "{ending} {options:?}: {info:?}");
+        assert_eq!(info.channels, 1, "{ending} {options:?}");
+        let rate = if ending == "opus" { 48_000 } else { 44_100 };
+        assert_eq!(info.sample_rate, rate, "{ending} {options:?}");
+    }
+}
+
+/// Uploads come in all formats: what is read from them is what ffmpeg reads.
+#[test]
+fn pictures_of_ffmpeg_are_read() {
+    for (ending, options, most) in [
+        ("png", &["-pix_fmt", "rgb48be"][..], 0.5),
+        ("png", &["-pix_fmt", "pal8"], 0.0),
+        ("jpg", &["-q:v", "2"], 4.0),
+        ("jpg", &["-q:v", "2", "-pix_fmt", "yuvj444p"], 1.0),
+        ("webp", &["-lossless", "1", "-pix_fmt", "bgra"], 0.0),
+        // ffmpeg enlarges the colours otherwise than libwebp, which we follow.
+        ("webp", &["-quality", "95"], 10.0),
+        ("bmp", &["-pix_fmt", "bgr24"], 0.0),
+        ("bmp", &["-pix_fmt", "pal8"], 0.0),
+        ("gif", &[], 0.0),
+    ] {
+        let options = [options, &["-frames:v", "1"]].concat();
+        let file = tool::generate(&["testsrc=size=97x61:rate=1:duration=1"], ending, &options);
+        let image = media::decode::any(&file).unwrap();
+        assert_eq!((image.width(), image.height()), (97, 61), "{ending} {options:?}");
+        println!("{ending} {options:?}");
+        assert_near(image.pixels(), &File::new(ending, &file).rgb24(), most);
+    }
+}
+
 /// The picture with even sides: where one is odd, the last pixel is repeated.
 fn grow(image: &Image) -> Image {
     let (width, height) = (

@@ -8,6 +8,7 @@
 //! ==========----      how far the sampler is
 //! ```
 
+use super::random::Random;
 use super::{Image, font};
 
 /// What a picture says about the task that made it.
@@ -42,7 +43,7 @@ const PALE: [u8; 3] = [198, 206, 220];
 /// assert_eq!(card::draw(&card).width(), 64);
 /// ```
 pub fn draw(card: &Card<'_>) -> Image {
-    let mut random = Random(card.seed);
+    let mut random = Random::new(card.seed);
     let mut image = gradient(card.width, card.height, &mut random);
     for _ in 0..4 {
         disc(&mut image, &mut random);
@@ -338,22 +339,6 @@ fn noise(image: &mut Image, weight: u64, random: &mut Random) {
             let rgb = [bits as u8, (bits >> 8) as u8, (bits >> 16) as u8].map(|value| value / 2 + 20);
             fill(image, [left, top, cell, cell], rgb, weight as u32);
         }
-    }
-}
-
-/// SplitMix64: small, quick, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        (self.next() % u64::from(limit)) as u32
     }
 }
 

@@ -26,7 +26,7 @@ impl File {
             .arg(self.0.path())
             .args(options)
             .arg("-");
-        run(command).stdout
+        run(&mut command).stdout
     }
 
     /// All frames as RGB.
@@ -62,7 +62,7 @@ impl File {
             "json",
         ];
         command.args(options).arg(self.0.path());
-        Probe(serde_json::from_slice(&run(command).stdout).unwrap())
+        Probe(serde_json::from_slice(&run(&mut command).stdout).unwrap())
     }
 }
 
@@ -109,6 +109,18 @@ impl Probe {
     }
 }
 
+/// A file that ffmpeg makes from its own sources.
+pub(crate) fn generate(sources: &[&str], ending: &str, options: &[&str]) -> Vec<u8> {
+    let file = File::new(ending, &[]);
+    let mut command = Command::new("ffmpeg");
+    command.args(["-v", "error", "-nostdin", "-y"]);
+    for source in sources {
+        command.args(["-f", "lavfi", "-i", source]);
+    }
+    run(command.args(options).arg(file.0.path()));
+    std::fs::read(file.0.path()).unwrap()
+}
+
 /// Fails unless two pictures differ by no more than `most` per value on average.
 #[track_caller]
 pub(crate) fn assert_near(decoded: &[u8], expected: &[u8], most: f64) {
@@ -122,7 +134,7 @@ pub(crate) fn assert_near(decoded: &[u8], expected: &[u8], most: f64) {
     assert!(mean <= most, "mean difference {mean}");
 }
 
-fn run(mut command: Command) -> Output {
+fn run(command: &mut Command) -> Output {
     let program = command.get_program().to_owned();
     let output = match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {

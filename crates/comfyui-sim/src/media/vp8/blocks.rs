@@ -1,11 +1,23 @@
 //! Prediction and transformation of one macroblock of VP8, and what the decoder will make of it.
 
-use super::vp8::Mode;
-use super::vp8_tables::{MEAN_STEPS, OTHER_STEPS};
-use super::yuv::Planes;
+use super::tables::{MEAN_STEPS, OTHER_STEPS};
+use crate::media::yuv::Planes;
 
 /// Levels or samples of a 4x4 block, row by row.
 pub(super) type Block = [i32; 16];
+
+/// How a macroblock is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// The mean of the neighbours.
+    Mean,
+    /// The row above, repeated.
+    Vertical,
+    /// The column to the left, repeated.
+    Horizontal,
+    /// Above plus left minus the corner: good for gradients.
+    TrueMotion,
+}
 
 /// A macroblock in quantised levels.
 pub(super) struct Macroblock {

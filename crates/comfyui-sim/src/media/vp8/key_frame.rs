@@ -1,19 +1,15 @@
-//! VP8 key frames, after RFC 6386.
-//!
-//! Every frame stands alone. A macroblock is predicted as a whole from its neighbours, the difference is transformed
-//! and coded with the probabilities that a key frame begins with. No loop filter, so what the decoder shows is exactly
-//! what the next macroblock is predicted from.
+//! A key frame from its header to its last token.
 
-use super::vp8_blocks::{self as blocks, Block};
-use super::vp8_bool::BoolEncoder;
-use super::vp8_tables::{BANDS, CATEGORIES, TOKEN_PROBABILITIES, UPDATE_PROBABILITIES, ZIGZAG};
-use super::yuv::Planes;
+use super::blocks::{self, Block, Mode};
+use super::bool_coder::BoolEncoder;
+use super::tables::{BANDS, CATEGORIES, TOKEN_PROBABILITIES, UPDATE_PROBABILITIES, ZIGZAG};
+use crate::media::yuv::Planes;
 
 /// How coarse the coefficients are, of 127: fine enough for text.
 const QUANTISER: u8 = 16;
 
 /// Encodes one picture as a key frame that shows `width` by `height` of it, both below 16,384.
-pub(super) fn key_frame(planes: &Planes, width: u16, height: u16) -> Vec<u8> {
+pub(in crate::media) fn key_frame(planes: &Planes, width: u16, height: u16) -> Vec<u8> {
     let steps = blocks::Steps::new(QUANTISER);
     let mut shown = Planes::grey(planes.columns, planes.rows);
     let mut above = vec![Edge::default(); planes.columns];
@@ -71,19 +67,6 @@ fn header(out: &mut BoolEncoder) {
     // Macroblocks say whether they are empty.
     out.literal(1, 1);
     out.literal(u32::from(SKIP_PROBABILITY), 8);
-}
-
-/// How a macroblock is predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
-    /// The mean of the neighbours.
-    Mean,
-    /// The row above, repeated.
-    Vertical,
-    /// The column to the left, repeated.
-    Horizontal,
-    /// Above plus left minus the corner: good for gradients.
-    TrueMotion,
 }
 
 fn luma_mode(out: &mut BoolEncoder, mode: Mode) {
@@ -214,8 +197,8 @@ fn category(out: &mut BoolEncoder, tree: &[u8; 11], size: u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Card, Image, card, decode};
     use super::*;
+    use crate::media::{Card, Image, card, decode};
 
     /// A lossy WebP file is nothing but a key frame in an envelope.
     fn decoded(image: &Image) -> Image {

@@ -75,8 +75,8 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
     let seeds = seeds::plant(target, &folder().join("corpus").join(target))?;
     println!("{seeds} seeds from the recordings");
     let limit = format!("-max_total_time={seconds}");
-    // A single input that takes ten seconds is a hang, which is a finding as well.
-    // Without progress and without the words it learned, the few lines at the end can be read.
+    // A single input that takes ten seconds is a hang, which is a finding as well. Without progress and function
+    // names, the few lines at the end can be read.
     let command = [
         "run",
         target,
@@ -84,6 +84,7 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
         &limit,
         "-timeout=10",
         "-verbosity=0",
+        "-print_funcs=0",
         "-print_final_stats=1",
     ];
     run::shown(cargo_fuzz().args(command)).with_context(|| format!("fuzz target {target}"))?;

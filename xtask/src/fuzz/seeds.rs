@@ -56,11 +56,15 @@ fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {
     }
 }
 
+/// Whether the answer is about prompts.
 fn is_history(exchange: &Value) -> bool {
-    exchange
+    let path = exchange
         .pointer("/request/path")
         .and_then(Value::as_str)
-        .is_some_and(|path| path.contains("/history"))
+        .unwrap_or_default();
+    ["/history", "/queue", "/jobs"]
+        .iter()
+        .any(|route| path.contains(route))
 }
 
 fn answer(exchange: &Value) -> Option<Vec<u8>> {

@@ -42,6 +42,7 @@ fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {
             .unwrap_or(&empty)
             .iter()
     };
+    let part = |path| list("exchanges").filter_map(move |exchange| json(exchange.pointer(path)?));
     match target {
         "ws_message" => list("websocket").filter_map(frame).collect(),
         "history" => list("exchanges")
@@ -49,8 +50,9 @@ fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {
             .filter_map(answer)
             .collect(),
         "lenient" => list("exchanges").filter_map(answer).collect(),
-        "workflow" => list("exchanges")
-            .filter_map(|exchange| json(exchange.pointer("/request/body/prompt")?))
+        "workflow" => part("/request/body/prompt").collect(),
+        "guard" => part("/request/body")
+            .chain(part("/request/body/prompt"))
             .collect(),
         _ => Vec::new(),
     }

@@ -1,0 +1,149 @@
+//! `remuda sim`: a ComfyUI without a GPU.
+
+use anyhow::Context;
+use comfyui_sim::faults::Fault;
+use comfyui_sim::{Condition, Profile, SimConfig, Simulator};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+/// What can be set on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Address and port to answer on.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8188")]
+    listen: SocketAddr,
+    /// ComfyUI version to behave as: 0.3.30, 0.3.64 or 0.7.0.
+    #[arg(long, value_name = "VERSION", default_value_t = Profile::default())]
+    version: Profile,
+    /// How long one sampler step takes.
+    #[arg(long, value_name = "MS", default_value_t = millis(SimConfig::default().step))]
+    step_ms: u64,
+    /// How long it takes to load a checkpoint that is not the one used last.
+    #[arg(long, value_name = "MS", default_value_t = millis(SimConfig::default().model_load))]
+    model_load_ms: u64,
+    /// Folder for input, output, temp and user; a temporary one if absent.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Something that goes wrong, as KIND[,KEY=VALUE]...; may be given several times.
+    ///
+    /// For example: --fault "lose_answer,on=POST /prompt,times=1", --fault mute_websocket,after_frames=5,
+    /// --fault "error,on=GET /history/*,probability=0.1". The kinds are listed in the simulator's documentation.
+    #[arg(long = "fault", value_name = "FAULT")]
+    faults: Vec<Fault>,
+    /// Seed of everything that is left to chance.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Folder of ComfyUI's own web page (the static folder of comfyui-frontend-package).
+    #[arg(long, value_name = "DIR")]
+    frontend: Option<PathBuf>,
+    /// Let pages of this origin in, or of any origin without a value.
+    #[arg(long, value_name = "ORIGIN", num_args = 0..=1, default_missing_value = "*")]
+    enable_cors_header: Option<String>,
+    /// Start again this long after the simulated process died; without it the program ends with it.
+    #[arg(long, value_name = "MS")]
+    restart_after_ms: Option<u64>,
+    /// Print the first line as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Runs until it is told to stop, or the simulated process dies.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Before anything else, so that no signal is missed between the start and the wait.
+    let mut stop = Stop::listen()?;
+    let config = SimConfig {
+        profile: args.version,
+        base_dir: args.dir,
+        step: Duration::from_millis(args.step_ms),
+        model_load: Duration::from_millis(args.model_load_ms),
+        seed: args.seed,
+        cors: args.enable_cors_header,
+        frontend: args.frontend,
+        ..SimConfig::default()
+    };
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}, choose another with --listen", args.listen))?;
+    let sim = Simulator::start_on(listener, config).await?;
+    for fault in args.faults {
+        sim.faults().add(fault);
+    }
+    announce(&sim, args.version, args.json)?;
+    let code = loop {
+        tokio::select! {
+            () = stop.requested() => break ExitCode::SUCCESS,
+            () = sim.wait_for(Condition::Down) => {}
+        }
+        let Some(pause) = args.restart_after_ms else {
+            writeln!(std::io::stderr(), "the simulated ComfyUI died; --restart-after-ms would start it again")?;
+            break ExitCode::FAILURE;
+        };
+        tokio::select! {
+            () = stop.requested() => break ExitCode::SUCCESS,
+            () = tokio::time::sleep(Duration::from_millis(pause)) => sim.revive().await,
+        }
+    };
+    sim.shutdown().await;
+    Ok(code)
+}
+
+fn announce(sim: &Simulator, version: Profile, json: bool) -> anyhow::Result<()> {
+    let (url, dir) = (sim.url(), sim.base_dir().display());
+    let mut out = std::io::stdout().lock();
+    if json {
+        let line = serde_json::json!({"url": url, "version": version.version(), "dir": dir.to_string()});
+        writeln!(out, "{line}")?;
+    } else {
+        writeln!(out, "A simulated ComfyUI {version} answers at {url} (files in {dir}). Ctrl-C stops it.")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Ctrl-C, and SIGTERM where there is such a thing.
+struct Stop {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    #[cfg(unix)]
+    fn listen() -> anyhow::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+        })
+    }
+
+    #[cfg(unix)]
+    async fn requested(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn listen() -> anyhow::Result<Self> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn requested(&mut self) {
+        // Without Ctrl-C there is nothing to wait for but the end of the process.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -439,11 +439,11 @@ async fn the_close_of_an_older_socket_silences_the_newer_one() {
 #[tokio::test]
 async fn a_client_that_does_not_read_stops_the_frames_of_all() {
     let sim = start().await;
-    let hanging = Socket::greeted(&sim, "hanging").await;
+    let hanging = Socket::narrow(&sim, "hanging").await;
     let previews = json!({
         "prompt": {
             "1": {"class_type": "RigProgress",
-                  "inputs": {"steps": 400, "step_ms": 0, "preview": "PNG", "preview_size": 256, "seed": 1}},
+                  "inputs": {"steps": 60, "step_ms": 0, "preview": "PNG", "preview_size": 256, "seed": 1}},
             "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
         },
         "client_id": "hanging",

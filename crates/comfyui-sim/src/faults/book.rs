@@ -223,39 +223,40 @@ impl Faults {
     }
 
     /// Decides what happens to a request. Of several faults with the same effect the oldest has its way, and
-    /// only faults that have their way are counted.
+    /// only faults that have their way are counted: a request that is not processed spends no fault that
+    /// would come afterwards.
     pub(crate) fn plan(&self, method: &str, path: &str) -> Plan {
         let mut plan = Plan::default();
         let now = Instant::now();
-        for entry in &mut self.state().entries {
-            let asked_by_name = entry.fault.on.is_some();
-            let meant = entry.fault.on.as_ref().is_none_or(|on| on.matches(method, path));
-            if !meant || !entry.active(now) {
-                continue;
+        let mut state = self.state();
+        let mut meant: Vec<&mut Entry> = state
+            .entries
+            .iter_mut()
+            .filter(|entry| entry.active(now))
+            .filter(|entry| entry.fault.on.as_ref().is_none_or(|on| on.matches(method, path)))
+            .collect();
+        for entry in &mut meant {
+            if let FaultKind::Slow { delay } = entry.fault.kind
+                && entry.strike()
+            {
+                plan.delay += delay;
+            } else if plan.before.is_none()
+                && let Some(before) = before(entry)
+            {
+                plan.before = entry.strike().then_some(before);
             }
-            let before = match entry.fault.kind {
-                FaultKind::Hang => Some(Before::Hang),
-                FaultKind::Reset => Some(Before::Reset),
-                FaultKind::Error { status } => Some(Before::Error(status)),
-                FaultKind::HalfOpen => Some(Before::HalfOpen),
-                _ => None,
-            };
-            let after = match entry.fault.kind {
-                FaultKind::LoseAnswer => Some(After::Lose),
-                FaultKind::ErrorAfter { status } => Some(After::Error(status)),
-                FaultKind::Garbage => Some(After::Garbage),
-                FaultKind::CutAnswer => Some(After::Cut),
-                _ => None,
-            };
-            if let FaultKind::Slow { delay } = entry.fault.kind {
-                if entry.strike() {
-                    plan.delay += delay;
-                }
-            } else if before.is_some() && plan.before.is_none() {
-                plan.before = before.filter(|_| entry.strike());
-            } else if after.is_some() && plan.after.is_none() {
-                plan.after = after.filter(|_| entry.strike());
-            } else if asked_by_name && let Some(process) = process_fault(entry) {
+        }
+        if plan.before.is_some() {
+            return plan;
+        }
+        for entry in &mut meant {
+            if let Some(after) = after(entry)
+                && plan.after.is_none()
+            {
+                plan.after = entry.strike().then_some(after);
+            } else if entry.fault.on.is_some()
+                && let Some(process) = process_fault(entry)
+            {
                 plan.process.extend(entry.strike().then_some(process));
             }
         }
@@ -361,6 +362,26 @@ impl ExecutionFaults for Faults {
     }
 }
 
+fn before(entry: &Entry) -> Option<Before> {
+    match entry.fault.kind {
+        FaultKind::Hang => Some(Before::Hang),
+        FaultKind::Reset => Some(Before::Reset),
+        FaultKind::Error { status } => Some(Before::Error(status)),
+        FaultKind::HalfOpen => Some(Before::HalfOpen),
+        _ => None,
+    }
+}
+
+fn after(entry: &Entry) -> Option<After> {
+    match entry.fault.kind {
+        FaultKind::LoseAnswer => Some(After::Lose),
+        FaultKind::ErrorAfter { status } => Some(After::Error(status)),
+        FaultKind::Garbage => Some(After::Garbage),
+        FaultKind::CutAnswer => Some(After::Cut),
+        _ => None,
+    }
+}
+
 fn process_fault(entry: &Entry) -> Option<ProcessFault> {
     match entry.fault.kind {
         FaultKind::Refuse => Some(ProcessFault::Refuse {
@@ -403,7 +424,14 @@ mod tests {
             (Some(Before::Hang), Duration::from_millis(5))
         );
         assert_eq!(faults.plan("GET", "/queue").before, Some(Before::Reset));
-        assert_eq!(faults.plan("GET", "/queue").before, None);
+        faults.add(Fault::reset().times(1));
+        faults.add(Fault::lose_answer().times(1));
+        assert_eq!(
+            faults.plan("GET", "/queue").after,
+            None,
+            "there is no answer to lose"
+        );
+        assert_eq!(faults.plan("GET", "/queue").after, Some(After::Lose));
     }
 
     #[test]

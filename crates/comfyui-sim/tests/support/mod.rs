@@ -8,10 +8,10 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async, connect_async};
 
 /// Longer than anything here takes, even on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -175,6 +175,16 @@ impl Socket {
                 .expect("an open socket")
                 .0,
         )
+    }
+
+    /// Opens one with little room for frames that are not read.
+    pub(crate) async fn narrow(sim: &Simulator, client: &str) -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4096).expect("a small buffer");
+        let stream = socket.connect(sim.addr()).await.expect("a connection");
+        let url = format!("ws://{}/ws?clientId={client}", sim.addr());
+        let opened = client_async(url, MaybeTlsStream::Plain(stream));
+        Self(soon("a websocket", opened).await.expect("an open socket").0)
     }
 
     /// Opens one and waits for its first frame.

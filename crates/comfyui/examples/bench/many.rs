@@ -12,7 +12,8 @@ pub async fn measure(url: &str, prompts: usize) -> Result<Vec<Row>, Failure> {
     let session = Session::open(Client::new(url)?, SessionOptions::default()).await?;
     let client = session.client();
     // Holds the worker, so that all the others wait and are watched at the same time.
-    let gate = json!({"1": {"class_type": "RigSleepText", "inputs": {"seconds": 3600.0, "text": "gate"}}});
+    hold(url).await?;
+    let gate = json!({"1": {"class_type": "RigText", "inputs": {"text": "gate"}}});
     let gate = client.submit(&PromptRequest::new(Workflow::parse(gate.to_string())?)).await?;
     let mut watches = Vec::with_capacity(prompts);
     let begun = Instant::now();
@@ -42,8 +43,16 @@ pub async fn measure(url: &str, prompts: usize) -> Result<Vec<Row>, Failure> {
     ])
 }
 
-/// Ends the prompt that holds the worker: nothing else in the simulator is running.
+/// The next prompt gets stuck in its node …
+async fn hold(url: &str) -> Result<(), Failure> {
+    let fault = json!([{"kind": "stuck_node", "times": 1}]).to_string();
+    let answer = reqwest::Client::new().post(format!("{url}/sim/faults")).body(fault).send().await?;
+    answer.error_for_status()?;
+    Ok(())
+}
+
+/// … until this.
 async fn release(url: &str) -> Result<(), Failure> {
-    reqwest::Client::new().delete(format!("{url}/sim/faults")).send().await?;
+    reqwest::Client::new().delete(format!("{url}/sim/faults")).send().await?.error_for_status()?;
     Ok(())
 }

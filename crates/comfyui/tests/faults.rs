@@ -215,7 +215,7 @@ async fn when_the_server_cannot_be_asked_the_submission_is_uncertain() {
         .sim()
         .faults()
         .add(Fault::lose_answer().on("POST /prompt").times(1));
-    server.sim().faults().add(Fault::hang().on("GET /*"));
+    server.sim().faults().add(Fault::hang().on("GET /**"));
     let request = nap(0.0);
     let error = client.submit(&request).await.expect_err("nobody knows");
     let Error::Uncertain { prompt_id, .. } = &error else {
@@ -284,26 +284,44 @@ async fn refused_connections_for_a_while_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_dead_worker_thread_is_told_from_a_busy_one() {
+async fn a_worker_that_died_between_two_prompts_is_told_from_a_busy_one() {
     let server = server().await;
     let session = session(&server).await;
-    // The contract's killer: accepted, and the worker dies before anything runs.
-    let killer = json!({
-        "1": {"class_type": "RigText", "inputs": {"text": fresh()}},
-        "9": {"class_type": "RigText"}
-    });
-    let killer = session
-        .client()
-        .submit(&PromptRequest::new(workflow(&killer)))
-        .await;
-    assert!(killer.is_ok(), "{killer:?}");
-    let waiting = session.submit(nap(0.0)).await.expect("accepted");
+    let mut running = session.submit(nap(0.5)).await.expect("accepted");
+    started(&mut running).await;
+    // The contract's killer: one id and one number several times. The worker dies when it compares them.
+    let twice = nap(0.0).number(50.0);
+    for _ in 0..5 {
+        let _ = session.client().submit(&twice).await;
+    }
+    let waiting = session.submit(nap(0.0).number(60.0)).await.expect("accepted");
+    assert!(matches!(end_of(running, BOUND).await, Outcome::Succeeded(_)));
     let outcome = end_of(waiting, BOUND).await;
-    // The prompt that killed it may be shown as running for ever, or as gone; ours never runs.
-    assert!(
-        matches!(outcome, Outcome::Lost(Lost::WorkerDead | Lost::Stalled)),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Lost(Lost::WorkerDead)), "{outcome:?}");
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_died_in_a_prompt_does_not_hold_those_behind_it_for_ever() {
+    let server = server().await;
+    let options = SessionOptions {
+        stalled_after: Duration::from_secs(2),
+        ..brisk()
+    };
+    let session = Session::open(server.client(), options).await.expect("a session");
+    // Another of the contract's killers: accepted, and shown as running for ever.
+    let killer =
+        json!({"1": {"class_type": "RigText", "inputs": {"text": fresh()}}, "9": {"class_type": "RigText"}});
+    let killer = session
+        .submit(PromptRequest::new(workflow(&killer)))
+        .await
+        .expect("accepted");
+    let waiting = session.submit(nap(0.0)).await.expect("accepted");
+    for watch in [killer, waiting] {
+        let outcome = end_of(watch, BOUND).await;
+        assert!(matches!(outcome, Outcome::Lost(Lost::Stalled)), "{outcome:?}");
+    }
     session.close().await;
     server.stop().await;
 }

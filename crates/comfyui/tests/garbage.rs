@@ -50,8 +50,18 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 const KINDS: [&str; 12] = [
-    "status", "feature_flags", "execution_start", "execution_cached", "executing", "progress", "progress_state",
-    "executed", "execution_success", "execution_error", "execution_interrupted", "crystools.monitor",
+    "status",
+    "feature_flags",
+    "execution_start",
+    "execution_cached",
+    "executing",
+    "progress",
+    "progress_state",
+    "executed",
+    "execution_success",
+    "execution_error",
+    "execution_interrupted",
+    "crystools.monitor",
 ];
 
 proptest! {
@@ -107,7 +117,12 @@ fn madness() -> impl Strategy<Value = Vec<Madness>> {
 }
 
 /// Answers HTTP like an empty old ComfyUI, and goes mad on websockets.
-async fn mad_server(listener: TcpListener, acts: Vec<Vec<Madness>>, stop: CancellationToken, tasks: TaskTracker) {
+async fn mad_server(
+    listener: TcpListener,
+    acts: Vec<Vec<Madness>>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+) {
     let mut acts = acts.into_iter().cycle();
     loop {
         let accepted = tokio::select! {
@@ -133,13 +148,18 @@ async fn connection(mut stream: TcpStream, act: Vec<Madness>) -> Option<()> {
     if !head.starts_with("GET /ws") {
         let _ = stream.read(&mut [0; 2048]).await.ok()?;
         let (status, body) = match head.split_whitespace().nth(1)? {
-            "/system_stats" => ("200 OK", r#"{"system": {"comfyui_version": "0.3.30"}, "devices": []}"#),
+            "/system_stats" => (
+                "200 OK",
+                r#"{"system": {"comfyui_version": "0.3.30"}, "devices": []}"#,
+            ),
             "/queue" => ("200 OK", r#"{"queue_running": [], "queue_pending": []}"#),
             path if path.starts_with("/history") => ("200 OK", "{}"),
             _ => ("404 Not Found", ""),
         };
-        let answer =
-            format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+        let answer = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        );
         return stream.write_all(answer.as_bytes()).await.ok();
     }
     let mut socket = tokio_tungstenite::accept_async(stream).await.ok()?;
@@ -171,13 +191,21 @@ async fn a_mad_socket_neither_hangs_nor_breaks_a_session() {
         longest_backoff: Duration::from_millis(20),
         ..SessionOptions::default()
     };
-    let session = Session::open(Client::new(&url).expect("an address"), options).await.expect("a session");
+    let session = Session::open(Client::new(&url).expect("an address"), options)
+        .await
+        .expect("a session");
     for _ in 0..10 {
         let watch = session.watch(&PromptId::random()).await;
-        let outcome = tokio::time::timeout(Duration::from_secs(20), watch.outcome()).await.expect("an end");
+        let outcome = tokio::time::timeout(Duration::from_secs(20), watch.outcome())
+            .await
+            .expect("an end");
         assert!(matches!(outcome, Outcome::Lost(Lost::NeverSeen)), "{outcome:?}");
     }
-    tokio::time::timeout(Duration::from_secs(20), session.close()).await.expect("closes");
+    tokio::time::timeout(Duration::from_secs(20), session.close())
+        .await
+        .expect("closes");
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("the server stops");
+    tokio::time::timeout(Duration::from_secs(20), tasks.wait())
+        .await
+        .expect("the server stops");
 }

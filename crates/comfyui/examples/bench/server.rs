@@ -15,8 +15,12 @@ pub const ROLE: &str = "--be-the-server";
 
 /// Serves until standard input ends.
 pub async fn run(folder: PathBuf) -> Result<(), Failure> {
-    let config =
-        SimConfig { base_dir: Some(folder), node: Duration::ZERO, step: Duration::ZERO, ..SimConfig::default() };
+    let config = SimConfig {
+        base_dir: Some(folder),
+        node: Duration::ZERO,
+        step: Duration::ZERO,
+        ..SimConfig::default()
+    };
     let simulator = Simulator::start(config).await?;
     println!("{}", simulator.url());
     let mut nothing = Vec::new();
@@ -43,7 +47,11 @@ impl Process {
             .kill_on_drop(true)
             .spawn()?;
         let output = child.stdout.take().ok_or("the server has no output")?;
-        let url = BufReader::new(output).lines().next_line().await?.ok_or("the server did not start")?;
+        let url = BufReader::new(output)
+            .lines()
+            .next_line()
+            .await?
+            .ok_or("the server did not start")?;
         Ok(Process { child, url, folder })
     }
 

@@ -15,7 +15,7 @@ use crate::ids::ClientId;
 /// | the socket is mute, or TCP is half open | `survey` + one request |
 /// | the prompt was deleted, or the server restarted | `survey` + 1 s, once the server answers |
 /// | the server's worker thread is dead | `survey` + `worker_dead_after` + 1 s |
-/// | its node is stuck, or the worker died in it | `stalled_after` |
+/// | a node is stuck, or the worker died in it | `stalled_after` + `survey` |
 /// | the server does not answer at all | `unreachable_after` + `look_timeout` |
 /// | the prompt runs longer than its own limit | that limit, see [`crate::Session::watch_for`] |
 ///
@@ -37,8 +37,9 @@ pub struct SessionOptions {
     pub look_timeout: Duration,
     /// A worker that has pending prompts and runs nothing for so long is dead.
     pub worker_dead_after: Duration,
-    /// A running prompt of which nothing is heard or seen for so long is stuck, or its worker died in it. A render
-    /// with a single silent node may take long: keep it above the longest.
+    /// A running prompt of which nothing is heard or seen for so long is stuck, or its worker died in it; what waits
+    /// behind it waits for ever. A render with one silent node, or a render of somebody else, looks the same: keep it
+    /// above the longest.
     pub stalled_after: Duration,
     /// A server that cannot be asked for so long is given up.
     pub unreachable_after: Duration,

@@ -106,7 +106,8 @@ pub enum Lost {
     HistoryGone,
     /// The server's worker thread is dead: prompts wait and nothing runs. Only a restart helps.
     WorkerDead,
-    /// It is shown as running, and nothing was heard of it for [`crate::SessionOptions::stalled_after`].
+    /// It, or the prompt it waits behind, is shown as running, and nothing was heard of that one for
+    /// [`crate::SessionOptions::stalled_after`].
     Stalled,
     /// The server never knew this id while it was watched.
     NeverSeen,
@@ -130,7 +131,7 @@ impl fmt::Display for Lost {
             Lost::WorkerDead => {
                 "the server's worker is dead (prompts wait, nothing runs); restart the server"
             }
-            Lost::Stalled => "it is shown as running, but nothing was heard of it for too long",
+            Lost::Stalled => "the server shows a prompt as running, but nothing was heard of it for too long",
             Lost::NeverSeen => "the server does not know it",
         })
     }

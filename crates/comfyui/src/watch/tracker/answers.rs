@@ -52,6 +52,10 @@ impl Tracker {
         let epoch = self.epoch;
         let busy = usize::from(!snapshot.running.is_empty());
         let mut mine_pending = false;
+        match (snapshot.running.first(), &self.head) {
+            (Some(now_running), Some((before, _))) if now_running == before => {}
+            (now_running, _) => self.head = now_running.map(|id| (id.clone(), now)),
+        }
         for (id, watched) in &mut self.watches {
             if snapshot.running.contains(id) {
                 watched.seen(epoch);

@@ -50,6 +50,7 @@ impl Tracker {
             return Vec::new();
         };
         self.idle_with_pending = None;
+        self.head = Some((id.clone(), now));
         watched.seen_on = Some(epoch);
         watched.last_sign = now;
         watched.absent_since = None;

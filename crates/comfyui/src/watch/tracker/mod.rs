@@ -105,6 +105,8 @@ pub(crate) struct Tracker {
     survey_started: Option<Instant>,
     failing_since: Option<Instant>,
     idle_with_pending: Option<(Instant, u32)>,
+    /// The prompt at work, whoever's it is, and when it was first seen so or last gave a sign.
+    head: Option<(PromptId, Instant)>,
 }
 
 impl Tracker {
@@ -123,6 +125,7 @@ impl Tracker {
             survey_started: None,
             failing_since: None,
             idle_with_pending: None,
+            head: None,
         }
     }
 
@@ -191,9 +194,14 @@ impl Tracker {
             self.next_survey = None;
             self.idle_with_pending = None;
             self.failing_since = None;
+            self.head = None;
             return Vec::new();
         }
         let stalled_after = self.options.stalled_after;
+        let head_stalled = self
+            .head
+            .as_ref()
+            .is_some_and(|(_, sign)| now >= *sign + stalled_after);
         let gone = self
             .failing_since
             .filter(|since| now - *since >= self.options.unreachable_after);
@@ -207,6 +215,7 @@ impl Tracker {
                     _ if watched.phase == Phase::Running && now >= watched.last_sign + stalled_after => {
                         Outcome::Lost(Lost::Stalled)
                     }
+                    _ if watched.phase == Phase::Pending && head_stalled => Outcome::Lost(Lost::Stalled),
                     _ => return None,
                 };
                 Some((id.clone(), outcome))
@@ -250,7 +259,11 @@ impl Tracker {
                 .filter(|_| watched.phase == Phase::Running);
             [look, watched.deadline.map(|(at, _)| at), stalled]
         });
-        looks.chain([gone, survey]).flatten().min()
+        let head = self
+            .head
+            .as_ref()
+            .map(|(_, sign)| *sign + self.options.stalled_after);
+        looks.chain([gone, survey, head]).flatten().min()
     }
 
     fn survey_pause(&self) -> Duration {

@@ -281,6 +281,23 @@ fn a_prompt_that_runs_without_a_sign_of_life_is_stalled() {
 }
 
 #[test]
+fn a_prompt_behind_one_that_never_ends_does_not_wait_for_ever() {
+    let mut world = World::submitted();
+    for minute in 0..50 {
+        if world.later(60_000).contains(&Ask::Survey) {
+            // After ten minutes another one runs: the worker lives.
+            world.survey(&[if minute < 10 { "first" } else { "second" }], &["p"]);
+        }
+        if let Some(outcome) = world.outcome() {
+            assert!(matches!(outcome, Outcome::Lost(Lost::Stalled)));
+            assert_eq!(minute, 40);
+            return;
+        }
+    }
+    panic!("hangs");
+}
+
+#[test]
 fn files_of_cached_nodes_are_looked_for_before_success_is_told() {
     let mut world = World::new();
     world.tracker.options.check_cached_files = true;

@@ -202,20 +202,23 @@ impl Signer<'_> {
         }
         let class = self.graph.class(id).unwrap_or_default();
         out.push('(');
-        self.value(id, &Json::from(class), out);
+        Self::value(&Json::from(class), out);
         out.push(' ');
-        self.value(id, self.graph.noted_change(id).unwrap_or(&Json::Bool(false)), out);
+        match self.graph.noted_change(id) {
+            Some(Json::Float(mark)) if mark.is_nan() => self.never_again(id, out),
+            mark => Self::value(mark.unwrap_or(&Json::Bool(false)), out),
+        }
         if self
             .registry
             .get(class)
             .is_some_and(crate::nodes::Class::knows_its_id)
         {
-            self.value(id, &Json::from(id), out);
+            Self::value(&Json::from(id), out);
         }
         let mut inputs: Vec<_> = self.graph.inputs(id).ok_or(NoInputs)?.iter().collect();
         inputs.sort_by(|left, right| left.0.cmp(right.0));
         for (name, value) in inputs {
-            self.value(id, &Json::from(name), out);
+            Self::value(&Json::from(name), out);
             match as_link(value) {
                 Some(link) => {
                     // Writing to a string cannot fail.
@@ -224,24 +227,24 @@ impl Signer<'_> {
                         "^{}",
                         order.get(link.node.as_str()).copied().unwrap_or_default()
                     );
-                    self.value(id, &link.slot, out);
+                    Self::value(&link.slot, out);
                 }
-                None => self.value(id, value, out),
+                None => Self::value(value, out),
             }
         }
         out.push(')');
         Ok(())
     }
 
-    /// NaN equals nothing, so nothing that contains it is found by another prompt.
+    /// What a failed change check says equals nothing, so nothing below it is found by another prompt.
+    /// (A NaN among the values does not hinder: Python's JSON reader always gives the same one.)
     fn never_again(&self, id: &str, out: &mut String) {
         let _ = write!(out, "<never {} {id}>", self.run);
     }
 
     /// One value so that equal texts mean values that are equal in Python (1, 1.0 and True are).
-    fn value(&self, id: &str, value: &Json, out: &mut String) {
+    fn value(value: &Json, out: &mut String) {
         match value {
-            Json::Float(float) if float.is_nan() => self.never_again(id, out),
             Json::Float(float) if float.fract() == 0.0 && float.abs() < 1e18 => {
                 let _ = write!(out, "{},", *float as i64);
             }
@@ -256,7 +259,7 @@ impl Signer<'_> {
             }
             Json::List(values) => {
                 out.push('[');
-                values.iter().for_each(|value| self.value(id, value, out));
+                values.iter().for_each(|value| Self::value(value, out));
                 out.push(']');
             }
             Json::Dict(members) => {
@@ -264,8 +267,8 @@ impl Signer<'_> {
                 members.sort_by(|left, right| left.0.cmp(right.0));
                 out.push('{');
                 for (key, value) in members {
-                    self.value(id, &Json::from(key), out);
-                    self.value(id, value, out);
+                    Self::value(&Json::from(key), out);
+                    Self::value(value, out);
                 }
                 out.push('}');
             }
@@ -308,10 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn nan_and_dangling_links_are_never_found_again() {
+    fn failed_checks_and_dangling_links_are_never_found_again() {
         let nan = r#"{"1": {"class_type": "RigText", "inputs": {"text": "a", "x": NaN}}}"#;
+        assert_eq!(sign(nan, "1", 1), sign(nan, "1", 2));
+        let changed = r#"{"1": {"class_type": "LoadImage", "inputs": {"image": "a"}, "is_changed": NaN}}"#;
         let dangling = r#"{"1": {"class_type": "ImageInvert", "inputs": {"image": ["99", 0]}}}"#;
-        for prompt in [nan, dangling] {
+        for prompt in [changed, dangling] {
             assert_eq!(sign(prompt, "1", 1), sign(prompt, "1", 1));
             assert_ne!(sign(prompt, "1", 1), sign(prompt, "1", 2));
         }

@@ -38,6 +38,11 @@ impl Frame {
             function: function.to_owned(),
         }
     }
+
+    /// Whether it is in a function of that name.
+    pub(crate) fn is_in(&self, function: &str) -> bool {
+        self.function == function
+    }
 }
 
 impl Exception {

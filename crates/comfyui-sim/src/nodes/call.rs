@@ -234,10 +234,14 @@ impl Call<'_> {
     }
 
     /// Waits as long as the node blocks.
-    pub(crate) async fn pause_secs(&self, seconds: f64) {
+    pub(crate) async fn pause_secs(&self, seconds: f64) -> Result<(), Raised> {
+        if seconds.is_nan() {
+            return Err(Exception::new("ValueError", "Invalid value NaN (not a number)").into());
+        }
         self.run
             .pause(Duration::try_from_secs_f64(seconds).unwrap_or_default())
             .await;
+        Ok(())
     }
 
     /// `ComfyUI_temp_` with letters that belong to this node.

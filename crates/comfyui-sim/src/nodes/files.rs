@@ -82,6 +82,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The name of an only file: here the number of the picture is not replaced.
+    pub(crate) fn only_file(&self, ending: &str) -> String {
+        format!("{}_{:05}_.{ending}", self.name, self.counter)
+    }
+
     /// `name_00001_.ext`, with `%batch_num%` replaced.
     pub(crate) fn file(&self, index: usize, ending: &str) -> String {
         let name = self.name.replace("%batch_num%", &index.to_string());

@@ -30,7 +30,7 @@ async fn write_film(
         height as u32,
     )?;
     let metadata = call.metadata()?;
-    let file = place.file(0, ending);
+    let file = place.only_file(ending);
     call.write(place.folder.join(&file), move || {
         encode(&owned(&images), &borrowed(&metadata))
     })

@@ -100,8 +100,16 @@ pub(super) fn scale_by(call: &Call<'_>) -> Result<Returned, Raised> {
 
 fn scaled_by(images: &Batch, factor: f64, method: Scaling) -> Result<Returned, Raised> {
     let (width, height) = size_of(images);
-    let side = |old: usize| (old as f64 * factor).round_ties_even().max(1.0) as u32;
-    let (width, height) = (side(width), side(height));
+    let side = |old: usize| (old as f64 * factor).round_ties_even() as u32;
+    let (old, (width, height)) = ((width, height), (side(width), side(height)));
+    if width == 0 || height == 0 {
+        let message = format!(
+            "Input and output sizes should be greater than 0, but got input (H: {}, W: {}) output (H: {height}, W: \
+             {width})",
+            old.1, old.0
+        );
+        return Err(Exception::new("RuntimeError", message).into());
+    }
     check_size(width, height)?;
     let scaled = each(images, |image| image.scale(width, height, method));
     Ok(Returned::values([Value::Images(Arc::new(scaled))]))
@@ -144,8 +152,9 @@ pub(super) fn join(call: &Call<'_>) -> Result<Returned, Raised> {
 
 /// The picture behind a name, or what Pillow says about it.
 fn open(call: &Call<'_>, input: &str) -> Result<Image, Raised> {
-    let (path, bytes) = call.read(&call.text(input)?)?;
-    decode::any(&bytes).map_err(|_| unidentified(&path).into())
+    let name = call.text(input)?;
+    let (path, bytes) = call.read(&name).map_err(in_pillow)?;
+    decode::any(&bytes).map_err(|_| in_pillow(unidentified(&path).into()))
 }
 
 fn unidentified(path: &Path) -> Exception {
@@ -153,7 +162,13 @@ fn unidentified(path: &Path) -> Exception {
         "PIL.UnidentifiedImageError",
         format!("cannot identify image file {}", quoted(path)),
     )
-    .raised_in([
+}
+
+fn in_pillow(raised: Raised) -> Raised {
+    let Raised::Exception(exception) = raised else {
+        return raised;
+    };
+    let frames = [
         Frame::comfy("nodes.py", 1660, "load_image"),
         Frame::comfy("node_helpers.py", 31, "pillow"),
         Frame::at(
@@ -161,7 +176,8 @@ fn unidentified(path: &Path) -> Exception {
             3730,
             "open",
         ),
-    ])
+    ];
+    exception.raised_in(frames).into()
 }
 
 /// A channel as a mask; transparency counts from the other end.
@@ -232,12 +248,7 @@ async fn write_all(
         &call.run.dirs.output
     };
     let (width, height) = size_of(images);
-    let place = files::place(prefix, root, width as u32, height as u32).map_err(|mut exception| {
-        exception
-            .frames
-            .insert(0, Frame::comfy("nodes.py", 1603, "save_images"));
-        exception
-    })?;
+    let place = files::place(prefix, root, width as u32, height as u32)?;
     let metadata = Arc::new(metadata);
     let mut listing = Vec::new();
     for (index, image) in images.iter().enumerate() {
@@ -257,12 +268,7 @@ pub(super) async fn save(call: &Call<'_>) -> Result<Returned, Raised> {
     let prefix = call.text("filename_prefix")?;
     // The folder is looked for before the metadata are, so a bad prefix is told first.
     let (width, height) = size_of(&images);
-    files::place(&prefix, &call.run.dirs.output, width as u32, height as u32).map_err(|mut exception| {
-        exception
-            .frames
-            .insert(0, Frame::comfy("nodes.py", 1603, "save_images"));
-        exception
-    })?;
+    files::place(&prefix, &call.run.dirs.output, width as u32, height as u32)?;
     let listing = write_all(call, &images, &prefix, "output", call.metadata()?).await?;
     Ok(Returned::ui(dict([("images", listing)])))
 }

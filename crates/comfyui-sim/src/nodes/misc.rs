@@ -56,7 +56,7 @@ pub(super) async fn save_svg(call: &Call<'_>) -> Result<Returned, Raised> {
 pub(super) async fn save_glb(call: &Call<'_>) -> Result<Returned, Raised> {
     let place = files::place(&call.text("filename_prefix")?, &call.run.dirs.output, 0, 0)?;
     let metadata = call.metadata()?;
-    let file = place.file(0, "glb");
+    let file = place.only_file("glb");
     call.write(place.folder.join(&file), move || {
         Ok(glb::encode(&borrowed(&metadata)))
     })

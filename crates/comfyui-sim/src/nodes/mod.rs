@@ -3,6 +3,7 @@
 //! [`Registry`] describes every class, [`run`] is what they do. A class that is described but missing below
 //! fails like a broken custom node; a test keeps that from happening.
 
+mod blame;
 mod call;
 pub(crate) mod files;
 mod films;
@@ -29,8 +30,18 @@ pub(crate) fn is_async(class: &str) -> bool {
 
 /// Runs one node.
 pub(crate) async fn run(call: &Call<'_>) -> Result<Returned, Raised> {
+    if let Some(exception) = blame::unexpected_input(call) {
+        return Err(exception.into());
+    }
+    dispatch(call).await.map_err(|raised| match raised {
+        Raised::Exception(exception) => blame::located(call.class, exception).into(),
+        other => other,
+    })
+}
+
+async fn dispatch(call: &Call<'_>) -> Result<Returned, Raised> {
     if call.run.faults.out_of_memory && call.class.output_node {
-        return Err(sampling::out_of_memory(call));
+        return Err(sampling::out_of_memory());
     }
     if !call.class.name.starts_with("Rig") {
         call.run.pause(call.run.config.node).await;

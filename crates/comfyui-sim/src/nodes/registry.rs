@@ -77,6 +77,8 @@ impl FilledInput {
 #[derive(Debug)]
 pub(crate) struct Class {
     pub(crate) name: String,
+    /// The Python module it comes from.
+    pub(crate) module: String,
     description: Json,
     /// Required and optional inputs in the order of the description.
     pub(crate) inputs: Vec<Input>,
@@ -127,6 +129,10 @@ impl Class {
         }
         Class {
             name: name.to_owned(),
+            module: description
+                .get("python_module")
+                .map(Json::str)
+                .unwrap_or_default(),
             inputs,
             hidden,
             returns: texts(description.get("output")),

@@ -27,7 +27,7 @@ fn text_ui(text: String) -> Returned {
 }
 
 pub(super) async fn sleep(call: &Call<'_>) -> Result<Returned, Raised> {
-    call.pause_secs(call.float("seconds")?).await;
+    call.pause_secs(call.float("seconds")?).await?;
     Ok(Returned::values([image_or_plain(call)?]))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn raise(call: &Call<'_>) -> Result<Returned, Raised> {
 
 pub(super) async fn text(call: &Call<'_>) -> Result<Returned, Raised> {
     if call.class.name == "RigSleepText" {
-        call.pause_secs(call.float("seconds")?).await;
+        call.pause_secs(call.float("seconds")?).await?;
     }
     let text = call.text("text")?;
     if call.class.name == "RigTextProgress" {

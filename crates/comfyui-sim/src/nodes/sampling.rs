@@ -5,7 +5,7 @@
 use super::call::{Call, Returned, borrowed, listed};
 use super::files;
 use super::value::{Latent, Model, Sampled, Value, size_of};
-use crate::engine::{Exception, Frame, Preview, Raised};
+use crate::engine::{Exception, Preview, Raised};
 use crate::json::{dict, list};
 use crate::media::{Card, Image, card, jpeg, safetensors};
 use std::sync::Arc;
@@ -161,8 +161,10 @@ pub(super) async fn sample(call: &Call<'_>) -> Result<Returned, Raised> {
     });
     call.conditioning("negative")?;
     if call.run.faults.out_of_memory {
-        return Err(out_of_memory(call));
+        return Err(out_of_memory());
     }
+    // The loader may have been served from the cache while another model took the memory.
+    call.load_model(&sampled.model.file).await;
     for step in 1..=done {
         call.run.pause(call.run.config.step).await;
         let preview = if call.run.previews {
@@ -186,13 +188,12 @@ pub(super) async fn sample(call: &Call<'_>) -> Result<Returned, Raised> {
 }
 
 /// The exception of a GPU that is too small.
-pub(super) fn out_of_memory(call: &Call<'_>) -> Raised {
+pub(super) fn out_of_memory() -> Raised {
     Exception::new(
         "torch.OutOfMemoryError",
         "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 22.87 GiB\n\
          Requested               : 1.50 GiB\nDevice limit            : 23.64 GiB\nFree (according to CUDA): 21.81 MiB",
     )
-    .raised_in([Frame::comfy("nodes.py", 1538, if call.class.output_node { "save_images" } else { "sample" })])
     .into()
 }
 
@@ -268,7 +269,7 @@ pub(super) async fn save_latent(call: &Call<'_>) -> Result<Returned, Raised> {
     let latent = latent(call, "samples")?;
     let place = files::place(&call.text("filename_prefix")?, &call.run.dirs.output, 0, 0)?;
     let metadata = call.metadata()?;
-    let file = place.file(0, "latent");
+    let file = place.only_file("latent");
     let seed = latent.sampled.as_ref().map_or(0, |sampled| sampled.seed);
     let shape = latent.shape();
     call.write(place.folder.join(&file), move || {

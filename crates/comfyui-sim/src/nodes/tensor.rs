@@ -112,11 +112,9 @@ impl Style {
             Notation::Fixed
         };
         let mut style = Style { notation, width: 1 };
-        style.width = values
-            .iter()
-            .map(|value| style.plain(*value).len())
-            .max()
-            .unwrap_or(1);
+        // Zeros do not count here, so a tensor of nothing else is set more closely.
+        let counted = values.iter().filter(|value| value.is_finite() && **value != 0.0);
+        style.width = counted.map(|value| style.plain(*value).len()).max().unwrap_or(1);
         style
     }
 
@@ -164,6 +162,15 @@ mod tests {
             "tensor([1.0000e+00, 5.0005e+03])"
         );
         assert_eq!(text(&[0], &|_| 0.0), "tensor([], size=(0))");
+        assert_eq!(
+            text(&[1, 1, 44], &|_| 0.0)
+                .lines()
+                .next()
+                .unwrap()
+                .matches("0.")
+                .count(),
+            23
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::client::{Client, excerpt};
 use crate::error::{Error, Result};
+use crate::guard;
 use crate::ids::{ClientId, PromptId};
 use crate::lenient;
 use crate::queue::Whereabouts;
@@ -97,14 +98,13 @@ impl PromptRequest {
         self.extra(key, value)
     }
 
-    /// The UI-format workflow that is written into the saved files.
+    /// The UI-format workflow that is written into the saved files. An object, because with anything else the server's
+    /// `/api/jobs` fails for everybody.
     #[must_use]
-    pub fn embed_ui_workflow(mut self, workflow: Value) -> Self {
+    pub fn embed_ui_workflow(self, workflow: Map<String, Value>) -> Self {
         let mut info = Map::new();
-        info.insert("workflow".into(), workflow);
-        self.extra_data
-            .insert("extra_pnginfo".into(), Value::Object(info));
-        self
+        info.insert("workflow".into(), Value::Object(workflow));
+        self.extra("extra_pnginfo", Value::Object(info))
     }
 
     /// Runs only these output nodes (0.3.48 and later).
@@ -124,6 +124,26 @@ impl PromptRequest {
     #[must_use]
     pub fn workflow(&self) -> &Workflow {
         &self.workflow
+    }
+
+    /// Asks the [guard](crate::guard) about the whole request before it is sent.
+    ///
+    /// # Errors
+    /// When the request cannot be written as JSON.
+    ///
+    /// ```
+    /// use comfyui::{PromptRequest, Workflow};
+    /// let workflow = Workflow::parse(r#"{"1": {"class_type": "SaveImage"}}"#)?;
+    /// let report = PromptRequest::new(workflow).check(None)?;
+    /// assert!(report.kills(), "a node without inputs ends the server's worker");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self, info: Option<&crate::ObjectInfo>) -> Result<guard::Report> {
+        Ok(guard::check_request(
+            self.body()?,
+            info,
+            &guard::Options::default(),
+        ))
     }
 
     pub(crate) fn owner(&self) -> Option<&ClientId> {

@@ -1,5 +1,6 @@
 //! The `remuda` program: reads the command line and hands over to one module per command.
 
+mod demo;
 mod sim;
 
 use clap::{Parser, Subcommand};
@@ -16,6 +17,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Render a handful of tasks on two simulated ComfyUIs and show where the results are.
+    Demo(demo::Args),
     /// Run a ComfyUI that needs no GPU.
     Sim(sim::Args),
 }
@@ -28,6 +31,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         .with_writer(std::io::stderr)
         .init();
     match cli.command {
+        Command::Demo(args) => demo::run(args).await,
         Command::Sim(args) => sim::run(args).await,
     }
 }

@@ -83,7 +83,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             () = sim.wait_for(Condition::Down) => {}
         }
         let Some(pause) = args.restart_after_ms else {
-            writeln!(std::io::stderr(), "the simulated ComfyUI died; --restart-after-ms would start it again")?;
+            writeln!(
+                std::io::stderr(),
+                "the simulated ComfyUI died; --restart-after-ms would start it again"
+            )?;
             break ExitCode::FAILURE;
         };
         tokio::select! {
@@ -102,7 +105,10 @@ fn announce(sim: &Simulator, version: Profile, json: bool) -> anyhow::Result<()>
         let line = serde_json::json!({"url": url, "version": version.version(), "dir": dir.to_string()});
         writeln!(out, "{line}")?;
     } else {
-        writeln!(out, "A simulated ComfyUI {version} answers at {url} (files in {dir}). Ctrl-C stops it.")?;
+        writeln!(
+            out,
+            "A simulated ComfyUI {version} answers at {url} (files in {dir}). Ctrl-C stops it."
+        )?;
     }
     out.flush()?;
     Ok(())

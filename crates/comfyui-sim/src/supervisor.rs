@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a process with a broken message loop still holds its port. The real one took 4 to 10 seconds.
 const DYING: Duration = Duration::from_secs(2);
+/// How long it takes until all that was sent before is delivered.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How long to try for the port again if somebody else took it meanwhile.
 const REBIND: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, so that a lack of file descriptors does not become a busy loop.
@@ -120,6 +122,8 @@ impl Supervisor {
                 Event::ProcessEnded => self.die(None),
                 Event::MessageLoopBroken => {
                     tracing::debug!("message loop broken: the process hangs, then ends");
+                    // What was sent before the fatal message is on its way already.
+                    sleep(LAST_WORDS).await;
                     self.host.end_life();
                     self.host.connections.silence_all();
                     self.dying = Some(Instant::now() + DYING);

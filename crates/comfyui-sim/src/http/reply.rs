@@ -8,6 +8,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Frame;
+use hyper::ext::ReasonPhrase;
 use std::io;
 use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, Take};
@@ -81,8 +82,7 @@ impl Reply {
 
     /// A refusal that aiohttp makes by raising: text with the status, as in `404: Not Found`.
     pub(crate) fn raise(status: StatusCode) -> Self {
-        let reason = status.canonical_reason().unwrap_or_default();
-        Self::raise_text(status, format!("{}: {reason}", status.as_u16()))
+        Self::raise_text(status, format!("{}: {}", status.as_u16(), reason(status)))
     }
 
     /// The same with a text of its own.
@@ -107,7 +107,7 @@ impl Reply {
 
     /// The same page for another status, which only faults ask for.
     pub(crate) fn trouble_with(status: StatusCode) -> Self {
-        let reason = status.canonical_reason().unwrap_or("Unknown");
+        let reason = reason(status);
         let mut reply = Self::raise_text(
             status,
             format!("{} {reason}\n\nServer got itself in trouble", status.as_u16()),
@@ -171,6 +171,9 @@ impl Reply {
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         response
+            .extensions_mut()
+            .insert(ReasonPhrase::from_static(reason(status).as_bytes()));
+        response
     }
 }
 
@@ -182,6 +185,16 @@ impl From<Answer> for Reply {
             Answer::Empty(code) => Self::empty(status(code)),
             Answer::Trouble => Self::trouble(),
         }
+    }
+}
+
+/// The phrase behind a status, with the words of Python 3.11 where they are older than those of today.
+fn reason(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::PAYLOAD_TOO_LARGE => "Request Entity Too Large",
+        StatusCode::URI_TOO_LONG => "Request-URI Too Long",
+        StatusCode::RANGE_NOT_SATISFIABLE => "Requested Range Not Satisfiable",
+        status => status.canonical_reason().unwrap_or("Unknown"),
     }
 }
 

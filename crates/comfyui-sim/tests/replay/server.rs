@@ -65,6 +65,7 @@ impl Server {
         let mut config = SimConfig {
             profile: self.version.parse().expect("a recorded version is simulated"),
             base_dir: Some(self.base()),
+            frontend: Some(self.frontend()),
             ..SimConfig::default()
         };
         // The recorded server had no models at all.
@@ -78,6 +79,15 @@ impl Server {
             }
         }
         config
+    }
+
+    /// The recorded server had ComfyUI's frontend installed.
+    fn frontend(&self) -> PathBuf {
+        let folder = self.base().join("frontend");
+        std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
+        std::fs::write(folder.join("index.html"), "<!doctype html><title>replay</title>")
+            .expect("the temporary folder can be written");
+        folder
     }
 
     async fn start_process(&mut self, command: &str) {

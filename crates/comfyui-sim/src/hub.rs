@@ -6,11 +6,15 @@
 //! As in ComfyUI, a socket whose client does not read stops the loop, and with it the delivery to everybody,
 //! while execution goes on. ComfyUI then queues without limit; here the queue ends at [`QUEUE_BYTES`], and
 //! what comes later is lost.
+//!
+//! ComfyUI's event loop writes the answer to a request before it comes to the messages that the request
+//! caused. Clients rely on it: some listen for their prompt only once they know its id. A [`Hold`] keeps that
+//! order here.
 
 use crate::json::{Json, dict};
 use bytes::{BufMut, Bytes, BytesMut};
 use indexmap::IndexMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 use tokio_tungstenite::tungstenite::Message;
@@ -111,9 +115,19 @@ pub(crate) struct Sockets {
 #[derive(Debug, Default)]
 struct State {
     sockets: IndexMap<String, Socket>,
-    queue: VecDeque<(Outgoing, Option<String>)>,
+    queue: VecDeque<Queued>,
     queued_bytes: usize,
     lost: u64,
+    next_hold: u64,
+    holds: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    message: Outgoing,
+    to: Option<String>,
+    /// Waits for all holds before this one. Later ones do not delay it, so that busy clients starve nobody.
+    barrier: u64,
 }
 
 #[derive(Debug)]
@@ -166,6 +180,18 @@ impl Sockets {
         }
     }
 
+    /// Keeps back the messages that come from now on until the hold is dropped.
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        let mut state = self.state();
+        let number = state.next_hold;
+        state.next_hold += 1;
+        state.holds.insert(number);
+        Hold {
+            sockets: self.clone(),
+            number,
+        }
+    }
+
     /// Cancelled when a message broke the loop; ComfyUI's process ends a little later.
     pub(crate) fn broken(&self) -> &CancellationToken {
         &self.broken
@@ -174,7 +200,7 @@ impl Sockets {
     /// The message loop. Ends only when a message breaks it.
     pub(crate) async fn publish(self: Arc<Self>) {
         loop {
-            let Some((message, to)) = self.take() else {
+            let Some(Queued { message, to, .. }) = self.take() else {
                 self.queued.notified().await;
                 continue;
             };
@@ -194,10 +220,14 @@ impl Sockets {
         self.broken.cancel();
     }
 
-    fn take(&self) -> Option<(Outgoing, Option<String>)> {
+    fn take(&self) -> Option<Queued> {
         let mut state = self.state();
+        let barrier = state.queue.front()?.barrier;
+        if state.holds.first().is_some_and(|oldest| *oldest < barrier) {
+            return None;
+        }
         let taken = state.queue.pop_front()?;
-        state.queued_bytes = state.queued_bytes.saturating_sub(taken.0.weight());
+        state.queued_bytes = state.queued_bytes.saturating_sub(taken.message.weight());
         Some(taken)
     }
 
@@ -223,6 +253,20 @@ impl Sockets {
     }
 }
 
+/// Keeps messages back while it exists.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    sockets: Arc<Sockets>,
+    number: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.sockets.state().holds.remove(&self.number);
+        self.sockets.queued.notify_one();
+    }
+}
+
 impl Hub for Sockets {
     fn send(&self, message: Outgoing, to: Option<&str>) {
         let weight = message.weight();
@@ -235,7 +279,12 @@ impl Hub for Sockets {
             return;
         }
         state.queued_bytes += weight;
-        state.queue.push_back((message, to.map(str::to_owned)));
+        let barrier = state.next_hold;
+        state.queue.push_back(Queued {
+            message,
+            to: to.map(str::to_owned),
+            barrier,
+        });
         drop(state);
         self.queued.notify_one();
     }
@@ -310,6 +359,21 @@ mod tests {
         assert!(timeout(Duration::from_millis(50), good.recv()).await.is_err());
         drop(hanging);
         assert!(timeout(SOON, good.recv()).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_hold_keeps_back_what_came_after_it_and_nothing_else() {
+        let sockets = running();
+        let (_, mut frames) = sockets.open("a", vec![]);
+        sockets.send(text(1), Some("a"));
+        let hold = sockets.hold();
+        sockets.send(text(2), Some("a"));
+        assert_eq!(timeout(SOON, frames.recv()).await.unwrap(), text(1).frame());
+        assert!(timeout(Duration::from_millis(50), frames.recv()).await.is_err());
+        let later = sockets.hold();
+        drop(hold);
+        assert_eq!(timeout(SOON, frames.recv()).await.unwrap(), text(2).frame());
+        drop(later);
     }
 
     #[tokio::test]

@@ -1,5 +1,8 @@
 //! Every fault does what it says, seen from the other end of the connection.
-#![allow(clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy does not see that the helpers are part of tests"
+)]
 
 mod support;
 

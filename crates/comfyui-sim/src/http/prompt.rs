@@ -12,10 +12,12 @@ pub(crate) fn info(call: &Call) -> Reply {
 /// `POST /prompt`
 pub(crate) async fn submit(call: &mut Call) -> Reply {
     call.life.log("got prompt");
-    match call.json().await {
-        Ok(body) => call.life.engine.submit(&body).into(),
-        Err(refusal) => refusal,
-    }
+    let body = match call.json().await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
+    };
+    let hold = call.life.sockets.hold();
+    Reply::from(call.life.engine.submit(&body)).holding(hold)
 }
 
 /// `GET /queue`
@@ -25,10 +27,12 @@ pub(crate) fn queue(call: &Call) -> Reply {
 
 /// `POST /queue`
 pub(crate) async fn change_queue(call: &mut Call) -> Reply {
-    match call.json().await {
-        Ok(body) => call.life.engine.post_queue(&body).into(),
-        Err(refusal) => refusal,
-    }
+    let body = match call.json().await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
+    };
+    let hold = call.life.sockets.hold();
+    Reply::from(call.life.engine.post_queue(&body)).holding(hold)
 }
 
 /// `POST /interrupt`: a body that is no JSON counts as none, one that is no text is trouble.

@@ -1,6 +1,7 @@
 //! What goes back to the client, in the order and with the spelling that aiohttp uses.
 
 use crate::engine::Answer;
+use crate::hub::Hold;
 use crate::json::Json;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -32,6 +33,8 @@ pub(crate) struct Reply {
     /// The handler raised: middleware that adds to answers does not see it.
     pub(crate) raised: bool,
     close: bool,
+    /// Dropped when the answer has been written.
+    hold: Option<Hold>,
 }
 
 /// The body of an answer.
@@ -57,6 +60,7 @@ impl Reply {
             content,
             raised: false,
             close: false,
+            hold: None,
         }
     }
 
@@ -136,6 +140,13 @@ impl Reply {
         self
     }
 
+    /// Lets the messages that a request caused wait for its answer.
+    #[must_use]
+    pub(crate) fn holding(mut self, hold: Hold) -> Self {
+        self.hold = Some(hold);
+        self
+    }
+
     /// Writes it down for hyper.
     pub(crate) fn into_response(self) -> Response<Body> {
         let Self {
@@ -143,6 +154,7 @@ impl Reply {
             mut headers,
             content,
             close,
+            hold,
             ..
         } = self;
         let body = match content {
@@ -161,6 +173,16 @@ impl Reply {
                 .boxed_unsync()
             }
             Content::EmptyChunked => StreamBody::new(stream::empty()).boxed_unsync(),
+        };
+        let body = match hold {
+            // The mapping goes with the body, which hyper drops when it has taken all of it.
+            Some(hold) => body
+                .map_frame(move |frame| {
+                    let _ = &hold;
+                    frame
+                })
+                .boxed_unsync(),
+            None => body,
         };
         headers.insert(header::DATE, date(SystemTime::now()));
         headers.insert(header::SERVER, SERVER);

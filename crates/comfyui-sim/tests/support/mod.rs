@@ -1,6 +1,9 @@
 //! What the tests of the simulator's outside share: raw connections, sockets, small prompts, waiting.
 #![allow(dead_code, reason = "each test crate uses its own part of this")]
-#![allow(clippy::expect_used, reason = "clippy does not see that this is part of tests")]
+#![allow(
+    clippy::expect_used,
+    reason = "clippy does not see that this is part of tests"
+)]
 
 use comfyui_sim::{SimConfig, Simulator};
 use futures_util::{SinkExt, StreamExt};

@@ -57,7 +57,7 @@ const METADATA: &[(&str, &str)] = &[
 
 #[test]
 fn still_pictures() {
-    for (width, height) in [(512, 512), (64, 64), (333, 77), (1, 1)] {
+    for (width, height) in [(256, 256), (64, 64), (333, 77), (1, 1)] {
         let image = frames(width, height, 4).remove(1);
         let png = File::new("png", &media::png::encode(&image, METADATA));
         assert_eq!(png.rgb24(), image.pixels(), "png {width}x{height}");
@@ -93,6 +93,36 @@ fn animations() {
     assert_eq!(gif.probe().video(), ("gif".into(), 200, 120, 7));
     assert!((gif.probe().seconds() - 7.0 / 8.0).abs() < 0.02);
     assert_near(&gif.rgb24(), &all, 16.0);
+}
+
+/// ffmpeg reads animated WebP only from version 8 on, so each frame is taken out and shown to it alone.
+#[test]
+fn animated_webp() {
+    let frames = frames(120, 80, 3);
+    let file = media::webp::encode_animated(&frames, 8.0, METADATA).unwrap();
+    let chunks = riff_chunks(&file[12..]);
+    let names: Vec<&[u8]> = chunks.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, [&b"VP8X"[..], b"ANIM", b"ANMF", b"ANMF", b"ANMF", b"EXIF"]);
+    for (frame, (_, contents)) in frames.iter().zip(&chunks[2..]) {
+        let picture = &contents[16..];
+        let mut still = b"RIFF".to_vec();
+        still.extend((picture.len() as u32 + 4).to_le_bytes());
+        still.extend(b"WEBP");
+        still.extend(picture);
+        assert_eq!(File::new("webp", &still).rgb24(), frame.pixels());
+    }
+}
+
+/// Names and contents of the chunks side by side.
+fn riff_chunks(mut bytes: &[u8]) -> Vec<(&[u8], &[u8])> {
+    let mut chunks = Vec::new();
+    while bytes.len() >= 8 {
+        let size = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
+        chunks.push((&bytes[..4], &bytes[8..8 + size]));
+        bytes = &bytes[8 + size.next_multiple_of(2)..];
+    }
+    assert!(bytes.is_empty());
+    chunks
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::{EncodeError, Image};
 const SHADES: [u32; 3] = [6, 7, 6];
 
 /// The pattern by which shades between two of the palette are mixed.
-const BAYER: [[u32; 4]; 4] = [[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]];
+const BAYER: [[usize; 4]; 4] = [[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]];
 
 /// A GIF that loops for ever. Alpha is dropped.
 pub fn encode(frames: &[Image], fps: f64) -> Result<Vec<u8>, EncodeError> {
@@ -19,11 +19,12 @@ fn write(film: &Film<'_>) -> Result<Vec<u8>, ::gif::EncodingError> {
     let (width, height) = (film.width as u16, film.height as u16);
     let mut encoder = ::gif::Encoder::new(Vec::new(), width, height, &palette())?;
     encoder.set_repeat(::gif::Repeat::Infinite)?;
+    let shares = Shares::new();
     for (index, image) in film.frames.iter().enumerate() {
         let delay = film.start(index + 1, 100) - film.start(index, 100);
         // Players take less than two hundredths for a mistake and show such frames much longer.
         let delay = delay.clamp(2, u64::from(u16::MAX)) as u16;
-        let buffer = indices(image).into();
+        let buffer = indices(image, &shares).into();
         encoder.write_frame(&::gif::Frame {
             width,
             height,
@@ -49,16 +50,35 @@ fn palette() -> Vec<u8> {
     palette
 }
 
-fn indices(image: &Image) -> Vec<u8> {
+/// For each channel, threshold and value: what it adds to the index of the colour.
+struct Shares(Vec<u8>);
+
+impl Shares {
+    fn new() -> Self {
+        let [_, greens, blues] = SHADES;
+        let mut shares = Vec::with_capacity(3 * 16 * 256);
+        for (shades, weight) in SHADES.into_iter().zip([greens * blues, blues, 1]) {
+            for threshold in 0..16 {
+                let shade = |value: u32| (value * (shades - 1) + threshold * 255 / 16) / 255;
+                shares.extend((0..256).map(|value| (shade(value) * weight) as u8));
+            }
+        }
+        Self(shares)
+    }
+
+    fn of(&self, channel: usize, threshold: usize, value: u8) -> u8 {
+        self.0[(channel * 16 + threshold) * 256 + value as usize]
+    }
+}
+
+fn indices(image: &Image, shares: &Shares) -> Vec<u8> {
     let rows = image.pixels().chunks_exact(3 * image.width() as usize);
     let mut out = Vec::with_capacity(image.pixels().len() / 3);
     for (row, thresholds) in rows.zip(BAYER.iter().cycle()) {
-        for (rgb, threshold) in row.chunks_exact(3).zip(thresholds.iter().cycle()) {
-            let mut index = 0;
-            for (value, shades) in rgb.iter().zip(SHADES) {
-                index = index * shades + (u32::from(*value) * (shades - 1) + threshold * 255 / 16) / 255;
-            }
-            out.push(index as u8);
+        for (x, rgb) in row.chunks_exact(3).enumerate() {
+            let threshold = thresholds[x % 4];
+            let share = |channel: usize| shares.of(channel, threshold, rgb[channel]);
+            out.push(share(0) + share(1) + share(2));
         }
     }
     out
@@ -73,7 +93,7 @@ mod tests {
         let palette = palette();
         assert_eq!(palette.len(), 3 * 252);
         for rgb in [[0, 0, 0], [255, 255, 255], [255, 0, 0], [51, 85, 204]] {
-            let index = indices(&Image::solid(4, 4, rgb));
+            let index = indices(&Image::solid(4, 4, rgb), &Shares::new());
             assert!(
                 index
                     .iter()
@@ -81,7 +101,7 @@ mod tests {
                 "{rgb:?}"
             );
         }
-        let mixed = indices(&Image::solid(4, 4, [25; 3]));
+        let mixed = indices(&Image::solid(4, 4, [25; 3]), &Shares::new());
         let mean = mixed
             .iter()
             .map(|&index| u32::from(palette[3 * usize::from(index)]))

@@ -69,17 +69,20 @@ struct Unit {
 impl Unit {
     fn read(image: &Image, left: u32, top: u32) -> Self {
         let mut blocks = [[0.0; 64]; 6];
-        let (last_x, last_y) = (image.width() - 1, image.height() - 1);
-        for (y, x) in (0..16).flat_map(|y| (0..16).map(move |x| (y, x))) {
+        let (last_x, last_y) = (image.width() as usize - 1, image.height() as usize - 1);
+        let (left, top, pixels) = (left as usize, top as usize, image.pixels());
+        for y in 0..16 {
             // Beyond the border the last pixel goes on: it costs the fewest bits.
-            let rgb = image.pixel((left + x).min(last_x), (top + y).min(last_y));
-            let [red, green, blue] = rgb.map(f32::from);
-            let (x, y) = (x as usize, y as usize);
-            let luma = 0.299 * red + 0.587 * green + 0.114 * blue;
-            blocks[y / 8 * 2 + x / 8][y % 8 * 8 + x % 8] = luma - 128.0;
-            let chroma = y / 2 * 8 + x / 2;
-            blocks[4][chroma] += (blue - luma) / 1.772 / 4.0;
-            blocks[5][chroma] += (red - luma) / 1.402 / 4.0;
+            let line = (top + y).min(last_y) * (last_x + 1);
+            for x in 0..16 {
+                let at = 3 * (line + (left + x).min(last_x));
+                let (red, green, blue) = (pixels[at] as f32, pixels[at + 1] as f32, pixels[at + 2] as f32);
+                let luma = 0.299 * red + 0.587 * green + 0.114 * blue;
+                blocks[y / 8 * 2 + x / 8][y % 8 * 8 + x % 8] = luma - 128.0;
+                let chroma = y / 2 * 8 + x / 2;
+                blocks[4][chroma] += (blue - luma) / 1.772 / 4.0;
+                blocks[5][chroma] += (red - luma) / 1.402 / 4.0;
+            }
         }
         Self { blocks }
     }

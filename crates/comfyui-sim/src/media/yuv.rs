@@ -34,18 +34,30 @@ impl Planes {
         let (luma_stride, chroma_stride) = (planes.columns * 16, planes.columns * 8);
         let pixels = image.pixels();
         for y in 0..planes.rows * 8 {
+            let upper = 3 * width * (2 * y).min(height - 1);
+            let lower = 3 * width * (2 * y + 1).min(height - 1);
+            let luma_row = 2 * y * luma_stride;
+            let chroma_row = y * chroma_stride;
             for x in 0..chroma_stride {
-                let mut sums = [0; 3];
-                for (dx, dy) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
-                    let (x, y) = (2 * x + dx, 2 * y + dy);
-                    let at = 3 * (y.min(height - 1) * width + x.min(width - 1));
-                    let rgb = [pixels[at], pixels[at + 1], pixels[at + 2]].map(i32::from);
-                    planes.luma[y * luma_stride + x] = luma(rgb);
-                    sums.iter_mut().zip(rgb).for_each(|(sum, value)| *sum += value);
-                }
-                let [blue, red] = chroma(sums);
-                planes.chroma[0][y * chroma_stride + x] = blue;
-                planes.chroma[1][y * chroma_stride + x] = red;
+                let left = 3 * (2 * x).min(width - 1);
+                let right = 3 * (2 * x + 1).min(width - 1);
+                // Written out, since tests encode without optimisation.
+                let rgb = |at: usize| (pixels[at] as i32, pixels[at + 1] as i32, pixels[at + 2] as i32);
+                let (a, b) = (rgb(upper + left), rgb(upper + right));
+                let (c, d) = (rgb(lower + left), rgb(lower + right));
+                let at = luma_row + 2 * x;
+                planes.luma[at] = luma(a);
+                planes.luma[at + 1] = luma(b);
+                planes.luma[at + luma_stride] = luma(c);
+                planes.luma[at + luma_stride + 1] = luma(d);
+                let sums = (
+                    a.0 + b.0 + c.0 + d.0,
+                    a.1 + b.1 + c.1 + d.1,
+                    a.2 + b.2 + c.2 + d.2,
+                );
+                let (blue, red) = chroma(sums);
+                planes.chroma[0][chroma_row + x] = blue;
+                planes.chroma[1][chroma_row + x] = red;
             }
         }
         planes
@@ -69,17 +81,17 @@ impl Planes {
     }
 }
 
-fn luma([red, green, blue]: [i32; 3]) -> u8 {
+fn luma((red, green, blue): (i32, i32, i32)) -> u8 {
     (((66 * red + 129 * green + 25 * blue + 128) >> 8) + 16) as u8
 }
 
 /// Both differences from the sums over four pixels.
-fn chroma([red, green, blue]: [i32; 3]) -> [u8; 2] {
+fn chroma((red, green, blue): (i32, i32, i32)) -> (u8, u8) {
     let half = 512;
-    [
+    (
         (((-38 * red - 74 * green + 112 * blue + half) >> 10) + 128) as u8,
         (((112 * red - 94 * green - 18 * blue + half) >> 10) + 128) as u8,
-    ]
+    )
 }
 
 #[cfg(test)]

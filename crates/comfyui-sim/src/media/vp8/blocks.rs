@@ -133,74 +133,96 @@ impl Square {
 
     /// The mode that comes nearest to the wanted planes, and its prediction of each.
     fn best_mode(&self, wanted: &[&Vec<u8>], shown: &[&Vec<u8>]) -> (Mode, Vec<Vec<u8>>) {
-        let mut best: Option<(u32, Mode, Vec<Vec<u8>>)> = None;
-        for mode in self.modes() {
-            let predicted: Vec<Vec<u8>> = shown.iter().map(|shown| self.predict(shown, *mode)).collect();
-            let error: u32 = wanted
+        let predict = |mode| shown.iter().map(|shown| self.predict(shown, mode)).collect();
+        let mut best: (Mode, Vec<Vec<u8>>) = (Mode::Mean, predict(Mode::Mean));
+        let error = |predicted: &[Vec<u8>]| -> u32 {
+            wanted
                 .iter()
-                .zip(&predicted)
+                .zip(predicted)
                 .map(|(wanted, guess)| self.error(wanted, guess))
-                .sum();
-            if best.as_ref().is_none_or(|(least, ..)| error < *least) {
-                best = Some((error, *mode, predicted));
+                .sum()
+        };
+        let mut least = error(&best.1);
+        for &mode in self.other_modes() {
+            let predicted: Vec<Vec<u8>> = predict(mode);
+            let error = error(&predicted);
+            if error < least {
+                (least, best) = (error, (mode, predicted));
             }
         }
-        best.map_or((Mode::Mean, Vec::new()), |(_, mode, predicted)| (mode, predicted))
+        best
     }
 
-    /// The modes that need no neighbour beyond the border of the picture.
-    fn modes(&self) -> &'static [Mode] {
+    /// The modes beside the mean that need no neighbour beyond the border of the picture.
+    fn other_modes(&self) -> &'static [Mode] {
         match (self.column > 0, self.row > 0) {
-            (false, false) => &[Mode::Mean],
-            (false, true) => &[Mode::Mean, Mode::Vertical],
-            (true, false) => &[Mode::Mean, Mode::Horizontal],
-            (true, true) => &[Mode::Mean, Mode::Vertical, Mode::Horizontal, Mode::TrueMotion],
+            (false, false) => &[],
+            (false, true) => &[Mode::Vertical],
+            (true, false) => &[Mode::Horizontal],
+            (true, true) => &[Mode::Vertical, Mode::Horizontal, Mode::TrueMotion],
         }
     }
 
     fn predict(&self, plane: &[u8], mode: Mode) -> Vec<u8> {
         let (size, start) = (self.size, self.start());
-        let above = |x: usize| i32::from(plane[start - self.stride + x]);
-        let left = |y: usize| i32::from(plane[start + y * self.stride - 1]);
-        let mean = match (self.column > 0, self.row > 0) {
-            (false, false) => 128,
-            (has_left, has_above) => {
-                let sum: i32 = (0..size)
-                    .map(|at| if has_left { left(at) } else { 0 } + if has_above { above(at) } else { 0 })
-                    .sum();
-                let count = size as i32 * (i32::from(has_left) + i32::from(has_above));
-                (sum + count / 2) / count
+        let left = |y: usize| plane[start + y * self.stride - 1];
+        let above = |plane: &[u8]| plane[start - self.stride..start - self.stride + size].to_vec();
+        match mode {
+            Mode::Mean => vec![self.mean(plane); size * size],
+            Mode::Vertical => above(plane).repeat(size),
+            Mode::Horizontal => (0..size).flat_map(|y| vec![left(y); size]).collect(),
+            Mode::TrueMotion => {
+                let above = above(plane);
+                let corner = i32::from(plane[start - self.stride - 1]);
+                let mut out = Vec::with_capacity(size * size);
+                for y in 0..size {
+                    let beside = i32::from(left(y)) - corner;
+                    out.extend(
+                        above
+                            .iter()
+                            .map(|above| (beside + i32::from(*above)).clamp(0, 255) as u8),
+                    );
+                }
+                out
             }
-        };
-        let corner = if mode == Mode::TrueMotion {
-            i32::from(plane[start - self.stride - 1])
-        } else {
-            0
-        };
-        let mut out = Vec::with_capacity(size * size);
-        for y in 0..size {
-            let beside = if matches!(mode, Mode::Horizontal | Mode::TrueMotion) {
-                left(y)
-            } else {
-                0
-            };
-            out.extend((0..size).map(|x| match mode {
-                Mode::Mean => mean as u8,
-                Mode::Vertical => above(x) as u8,
-                Mode::Horizontal => beside as u8,
-                Mode::TrueMotion => (beside + above(x) - corner).clamp(0, 255) as u8,
-            }));
         }
-        out
     }
 
+    fn mean(&self, plane: &[u8]) -> u8 {
+        let (size, start) = (self.size, self.start());
+        let (mut sum, mut count) = (0, 0);
+        if self.row > 0 {
+            let above = &plane[start - self.stride..start - self.stride + size];
+            sum += above.iter().map(|value| u32::from(*value)).sum::<u32>();
+            count += size as u32;
+        }
+        if self.column > 0 {
+            sum += (0..size)
+                .map(|y| u32::from(plane[start + y * self.stride - 1]))
+                .sum::<u32>();
+            count += size as u32;
+        }
+        if count == 0 {
+            128
+        } else {
+            ((sum + count / 2) / count) as u8
+        }
+    }
+
+    /// How far a prediction is off, measured in every fourth row.
     fn error(&self, wanted: &[u8], predicted: &[u8]) -> u32 {
-        let rows = wanted[self.start()..]
-            .chunks(self.stride)
-            .zip(predicted.chunks_exact(self.size));
-        rows.flat_map(|(wanted, guess)| wanted.iter().zip(guess))
-            .map(|(a, b)| u32::from(a.abs_diff(*b)))
-            .sum()
+        let start = self.start();
+        let mut sum = 0;
+        for y in (0..self.size).step_by(4) {
+            let wanted = &wanted[start + y * self.stride..][..self.size];
+            let predicted = &predicted[y * self.size..][..self.size];
+            sum += wanted
+                .iter()
+                .zip(predicted)
+                .map(|(a, b)| u32::from(a.abs_diff(*b)))
+                .sum::<u32>();
+        }
+        sum
     }
 
     fn difference(&self, wanted: &[u8], predicted: &[u8], x: usize, y: usize) -> Block {
@@ -273,6 +295,9 @@ fn forward(block: &Block) -> Block {
 
 /// Section 14.3, to the bit.
 fn inverse(block: &Block) -> Block {
+    if block.iter().all(|&value| value == 0) {
+        return *block;
+    }
     let sine = |value: i32| (value * 35_468) >> 16;
     let cosine = |value: i32| value + ((value * 20_091) >> 16);
     let line = |a: i32, b: i32, c: i32, d: i32| {

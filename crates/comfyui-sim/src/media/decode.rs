@@ -6,8 +6,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// The most pixels that a reader is willing to hold: a square of 16,384.
-pub(super) const MAX_PIXELS: u64 = 1 << 28;
+/// The most pixels that a reader is willing to hold: beyond them Pillow, too, takes a file for a bomb.
+pub(super) const MAX_PIXELS: u64 = 178_956_970;
 
 /// Reads a picture of any format that an upload is likely to have: PNG, JPEG, GIF, WebP or BMP.
 ///
@@ -42,6 +42,8 @@ fn jpeg(bytes: &[u8]) -> Result<Image, DecodeError> {
     let broken = |error: zune_jpeg::errors::DecodeErrors| DecodeError::broken("JPEG", error);
     let options = DecoderOptions::default()
         .jpeg_set_out_colorspace(ColorSpace::RGB)
+        .set_max_width(usize::from(u16::MAX))
+        .set_max_height(usize::from(u16::MAX))
         .set_strict_mode(true);
     let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
     decoder.decode_headers().map_err(broken)?;
@@ -58,7 +60,9 @@ fn gif(bytes: &[u8]) -> Result<Image, DecodeError> {
     let broken = |error: ::gif::DecodingError| DecodeError::broken("GIF", error);
     let mut options = ::gif::DecodeOptions::new();
     options.set_color_output(::gif::ColorOutput::RGBA);
+    // The size of the whole is checked below, and that no frame is larger is checked here.
     options.check_frame_consistency(true);
+    options.set_memory_limit(::gif::MemoryLimit::Unlimited);
     let mut decoder = options.read_info(bytes).map_err(broken)?;
     let (width, height) = (u32::from(decoder.width()), u32::from(decoder.height()));
     check_size("GIF", width, height)?;

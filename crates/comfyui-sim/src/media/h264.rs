@@ -136,10 +136,11 @@ pub(super) fn sequence_parameters(width: u32, height: u32) -> Vec<u8> {
 fn usability(bits: &mut BitWriter) {
     bits.put(0b00, 2);
     // The kind of signal is unspecified, the range limited, the colours those of SMPTE 170M three times.
-    bits.put(0b1_101_0_1, 6);
+    bits.put(0b11_0101, 6);
     bits.put(0x06_06_06, 24);
-    bits.put(0b0_0_0_0_0, 5);
-    bits.put(0b1_1, 2);
+    // No place of colour samples, no times, no buffers to keep; what follows is about order only.
+    bits.put(0b00_0001, 6);
+    bits.put(1, 1);
     for value in [0, 0, 16, 16, 0, 1] {
         unsigned(bits, value);
     }

@@ -22,7 +22,7 @@ pub fn encode_still(image: &Image, metadata: &[(&str, &str)]) -> Result<Vec<u8>,
     if !metadata.is_empty() {
         chunk(&mut body, b"EXIF", &exif(metadata));
     }
-    Ok(riff(body))
+    riff(body)
 }
 
 /// An animated WebP file that loops for ever.
@@ -57,7 +57,7 @@ pub fn encode_animated(
     if !metadata.is_empty() {
         chunk(&mut body, b"EXIF", &exif(metadata));
     }
-    Ok(riff(body))
+    riff(body)
 }
 
 const ANIMATION: u8 = 0x02;
@@ -87,13 +87,14 @@ fn chunk(out: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
     }
 }
 
-fn riff(body: Vec<u8>) -> Vec<u8> {
+fn riff(body: Vec<u8>) -> Result<Vec<u8>, EncodeError> {
+    let size = u32::try_from(body.len() + 4).map_err(|_| EncodeError::failed("WebP", "more than 4 GiB"))?;
     let mut out = Vec::with_capacity(12 + body.len());
     out.extend_from_slice(b"RIFF");
-    out.extend_from_slice(&(body.len() as u32 + 4).to_le_bytes());
+    out.extend_from_slice(&size.to_le_bytes());
     out.extend_from_slice(b"WEBP");
     out.extend(body);
-    out
+    Ok(out)
 }
 
 /// The contents of a `VP8L` chunk.

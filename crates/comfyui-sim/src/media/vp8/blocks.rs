@@ -202,11 +202,8 @@ impl Square {
                 .sum::<u32>();
             count += size as u32;
         }
-        if count == 0 {
-            128
-        } else {
-            ((sum + count / 2) / count) as u8
-        }
+        // Grey where there is no neighbour at all.
+        (sum + count / 2).checked_div(count).unwrap_or(128) as u8
     }
 
     /// How far a prediction is off, measured in every fourth row.

@@ -1,8 +1,5 @@
 //! A ComfyUI that needs no GPU.
-//!
-//! Same routes, same shapes, same races as the real one, real files out, and faults on request.
-//! [`Simulator`] runs one on a port of your choice; everything a test wants to know or break is
-//! behind its handle, and behind `/sim/*` for other processes.
+#![doc = include_str!("../README.md")]
 
 pub mod config;
 mod engine;

@@ -155,8 +155,10 @@ fn bmp(bytes: &[u8]) -> Result<Image, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{gif, jpeg, webp};
+    use super::super::{Card, card, gif, jpeg, webp};
     use super::*;
+    use proptest::prelude::{any, prop, proptest};
+    use std::sync::LazyLock;
 
     fn two_pixel_bmp(depth: u8) -> Vec<u8> {
         let mut file = b"BM\0\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0".to_vec();
@@ -179,12 +181,15 @@ mod tests {
             webp::encode_still(&image, &[]).unwrap(),
             webp::encode_animated(std::slice::from_ref(&image), 1.0, &[("prompt", "1")]).unwrap(),
         ] {
-            assert_eq!(any(&file).unwrap().without_alpha(), image);
+            assert_eq!(super::any(&file).unwrap().without_alpha(), image);
         }
-        let from_jpeg = any(&jpeg::encode(&image, 90).unwrap()).unwrap();
+        let from_jpeg = super::any(&jpeg::encode(&image, 90).unwrap()).unwrap();
         assert_eq!((from_jpeg.width(), from_jpeg.height()), (20, 10));
         for depth in [24, 32] {
-            assert_eq!(any(&two_pixel_bmp(depth)).unwrap().pixels(), [3, 2, 1, 6, 5, 4]);
+            assert_eq!(
+                super::any(&two_pixel_bmp(depth)).unwrap().pixels(),
+                [3, 2, 1, 6, 5, 4]
+            );
         }
     }
 
@@ -197,7 +202,7 @@ mod tests {
             b"\xff\xd8\xff",
             b"RIFF\0\0\0\0WEBPVP8L",
         ] {
-            assert!(any(text).is_err(), "{text:?}");
+            assert!(super::any(text).is_err(), "{text:?}");
         }
         let image = Image::solid(200, 100, [255, 0, 9]);
         for file in [
@@ -209,8 +214,41 @@ mod tests {
         ] {
             for part in 1..8 {
                 let cut = &file[..file.len() * part / 8];
-                assert!(any(cut).is_err(), "{:?} cut to {part}/8", &file[..4]);
+                assert!(super::any(cut).is_err(), "{:?} cut to {part}/8", &file[..4]);
             }
+        }
+    }
+
+    proptest! {
+        /// Whatever was uploaded: a picture or an error.
+        #[test]
+        fn damaged_files_are_no_danger(
+            which in 0usize..7, cut in 0.0..1.0f64, places in prop::collection::vec((0.0..1.0f64, any::<u8>()), 0..8),
+        ) {
+            static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+                let prompt = "noise";
+                let image = card::draw(&Card {
+                    width: 40, height: 30, title: "t", lines: &[], prompt, seed: 1, step: Some((1, 9)),
+                });
+                let with_alpha = image.clone().with_alpha(vec![7; 1200]).unwrap();
+                vec![
+                    png::encode(&image, &[("prompt", "{}")]),
+                    png::encode(&with_alpha, &[]),
+                    jpeg::encode(&image, 90).unwrap(),
+                    gif::encode(&[image.clone(), image.clone()], 9.0).unwrap(),
+                    webp::encode_still(&with_alpha, &[("prompt", "{}")]).unwrap(),
+                    webp::encode_animated(&[image.clone(), image], 9.0, &[]).unwrap(),
+                    two_pixel_bmp(24),
+                ]
+            });
+            let mut file = FILES[which].clone();
+            for (place, value) in places {
+                // Mostly in the header, where it hurts.
+                let place = (place * place * place * file.len() as f64) as usize;
+                file[place] = value;
+            }
+            file.truncate((file.len() as f64 * (1.0 - cut * cut * cut)) as usize);
+            let _ = super::any(&file);
         }
     }
 }

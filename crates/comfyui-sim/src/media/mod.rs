@@ -2,7 +2,20 @@
 //!
 //! Everything here is a pure function over bytes: no I/O, no clock, no randomness. Equal input gives equal
 //! output, and no encoder holds more than a small multiple of its input. The encoders aim at files which
-//! ordinary software decodes without a complaint, not at small ones.
+//! ordinary software decodes without a complaint, not at small ones; a test shows each kind to ffmpeg.
+//!
+//! | kind | what is inside |
+//! |---|---|
+//! | PNG, APNG, WebP | the picture, without loss |
+//! | JPEG | the picture, 4:2:0 |
+//! | GIF | the picture in 252 fixed colours, dithered |
+//! | MP4 | H.264 without compression but for what did not change; FLAC |
+//! | WebM | VP8 key frames; Opus silence |
+//! | WAV, FLAC | the sound in 16 bits |
+//! | MP3, Opus | silence of the same length |
+//! | SVG, GLB, safetensors | a drawing, a cube, noise |
+//!
+//! Metadata go where ComfyUI puts them in each of these.
 
 pub mod apng;
 mod audio;

@@ -183,7 +183,7 @@ async fn slow_reader_stops_everybodys_frames() {
         .unwrap_or_else(|_| panic!("no socket"));
     let flood = submit(
         address,
-        progress_nodes(200, 5, "PNG", 256, "slow/flood"),
+        progress_nodes(60, 5, "PNG", 256, "slow/flood"),
         "hanging",
     )
     .await;

@@ -131,7 +131,7 @@ async fn read_answer(
                 ));
             }
         }
-        answer.body = bytes[..length].to_vec();
+        answer.body = bytes.drain(..length).collect();
     } else {
         while more(reader, bytes).await? > 0 {}
         answer.body = std::mem::take(bytes);
@@ -227,4 +227,27 @@ pub async fn send_raw(server: SocketAddr, request: &[u8], answers: usize) -> Res
             Ok(Err(error)) => return Err(format!("connection lost: {error}")),
         }
     }
+}
+
+/// Sends the same request many times on one connection without waiting in between, and reads all the answers.
+pub async fn send_many(server: SocketAddr, request: &[u8], count: usize) -> Result<(), String> {
+    let stream = TcpStream::connect(server)
+        .await
+        .map_err(|error| format!("cannot connect: {error}"))?;
+    let (mut reader, mut writer) = stream.into_split();
+    let write = async {
+        for _ in 0..count {
+            writer.write_all(request).await?;
+        }
+        writer.flush().await
+    };
+    let read = async {
+        let mut bytes = Vec::new();
+        for _ in 0..count {
+            read_answer(&mut reader, &mut bytes, "POST").await?;
+        }
+        Ok(())
+    };
+    let (written, read) = tokio::join!(write, read);
+    written.map_err(|error| format!("cannot send: {error}")).and(read)
 }

@@ -2,6 +2,10 @@
 //!
 //! What may differ is listed in `volatile.rs`, what makes frames comparable in `frames.rs`, what a recording takes
 //! for granted in `setup.rs`, and what is not replayed at the end of this file.
+//!
+//! The same tests run against a real ComfyUI when `REPLAY_SERVER` names a command that starts one (see `server.rs`),
+//! which shows that the harness asks for nothing that the real one does not do. `video_helper_suite` needs
+//! VideoHelperSuite, and all need the `Rig*` nodes.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 mod answers;
@@ -141,5 +145,47 @@ fn every_recording_is_replayed_or_excused() {
     assert!(
         unknown.is_empty(),
         "neither or both replayed and excused: {unknown:?}"
+    );
+}
+
+/// The harness sees what it is there to see: one wrong answer, one wrong frame and one missing frame.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_difference_is_reported_where_it_is() {
+    use recording::{AnswerBody, FrameKind, Outcome};
+    let mut recording = recording::load("submit_ok_ws");
+    let Outcome::Answer(answer) = &mut recording.exchanges[0].outcome else {
+        panic!("no answer")
+    };
+    let AnswerBody::Json(body) = &mut answer.body else {
+        panic!("no JSON")
+    };
+    body["number"] = serde_json::json!(0.0);
+    let mut nodes = recording
+        .frames
+        .iter_mut()
+        .filter_map(|frame| match &mut frame.kind {
+            FrameKind::Text(frame) if frame["type"] == "executing" => {
+                Some(&mut frame["data"]["display_node"])
+            }
+            _ => None,
+        });
+    *nodes.next().unwrap() = serde_json::json!("another");
+    let success = |frame: &recording::Frame| matches!(&frame.kind, FrameKind::Text(frame) if frame["type"] == "execution_success");
+    recording.frames.retain(|frame| !success(frame));
+
+    let differences = player::play(&recording).await;
+    let report: Vec<String> = differences.iter().map(ToString::to_string).collect();
+    let report = report.join("\n");
+    for part in [
+        "exchange 0 POST /prompt",
+        "at /number\n    expected 0.0\n    got      0",
+        "at /data/display_node",
+        "expected \"another\"",
+    ] {
+        assert!(report.contains(part), "no {part:?} in\n{report}");
+    }
+    assert!(
+        report.contains("\"execution_success\""),
+        "the frame too many is named in\n{report}"
     );
 }

@@ -196,9 +196,13 @@ impl Player<'_> {
 
     /// Sends submissions that are refused but counted.
     async fn bump(&mut self, count: u64) {
-        for _ in 0..count {
-            self.post_prompt(b"{}").await;
-        }
+        let request = format!(
+            "POST /prompt HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}",
+            self.server.address
+        );
+        http::send_many(self.server.address, request.as_bytes(), count as usize)
+            .await
+            .expect("answers");
     }
 
     async fn post_prompt(&mut self, body: &[u8]) -> http::Received {
@@ -334,7 +338,9 @@ impl Player<'_> {
     }
 
     async fn exchange(&mut self, index: usize, exchange: &Exchange) {
-        self.bump(self.bumps[index]).await;
+        if self.bumps[index] > 0 {
+            self.bump(self.bumps[index]).await;
+        }
         let request = &exchange.request;
         let place = format!(
             "exchange {index} {} {} ({})",

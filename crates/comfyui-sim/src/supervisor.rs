@@ -159,6 +159,8 @@ impl Supervisor {
 
     async fn act(&mut self, deed: Deed) {
         match deed {
+            // Without a process the door is shut anyway, and must not open when the fault is over.
+            Deed::Fault(ProcessFault::Refuse { .. }) if self.host.life().is_none() => {}
             Deed::Fault(ProcessFault::Refuse { id, lasting }) => {
                 self.shut();
                 self.refusal = Some(id);
@@ -261,7 +263,6 @@ impl Supervisor {
             let connection = hyper::server::conn::http1::Builder::new()
                 .title_case_headers(true)
                 .auto_date_header(false)
-                .pipeline_flush(true)
                 .serve_connection(TokioIo::new(wire), service)
                 .with_upgrades();
             tokio::select! {

@@ -193,6 +193,24 @@ async fn a_mute_socket_answers_pings_and_says_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_half_open_socket_does_not_even_answer_pings() {
+    let sim = start().await;
+    let mut socket = Socket::greeted(&sim, "me").await;
+    let fault = sim.faults().add(Fault::half_open_websocket());
+    eventually("a hit", || async {
+        (sim.faults().hits(fault) == 1).then_some(())
+    })
+    .await;
+    // The hit is counted a moment before it is felt.
+    while !socket.is_quiet().await {}
+    socket
+        .send_message(tokio_tungstenite::tungstenite::Message::Ping("x".into()))
+        .await;
+    assert!(socket.is_quiet().await);
+    get_json(&sim, "/queue").await;
+}
+
+#[tokio::test]
 async fn a_socket_is_dropped_now_or_after_some_frames() {
     let sim = start().await;
     let mut open = Socket::greeted(&sim, "open").await;

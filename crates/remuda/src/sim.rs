@@ -30,8 +30,13 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
     /// Something that goes wrong, as KIND[,KEY=VALUE]...; may be given several times.
     ///
-    /// For example: --fault "lose_answer,on=POST /prompt,times=1", --fault mute_websocket,after_frames=5,
-    /// --fault "error,on=GET /history/*,probability=0.1". The kinds are listed in the simulator's documentation.
+    /// For example --fault "lose_answer,on=POST /prompt,times=1" or --fault mute_websocket,after_frames=5
+    /// or --fault "error,status=503,on=GET /history/*,probability=0.1,seed=7".
+    ///
+    /// Requests: slow (delay_ms), hang, reset, error (status), half_open, lose_answer, error_after (status), garbage,
+    /// cut_answer. Sockets: mute_websocket, drop_websocket, half_open_websocket (after_frames). Process: refuse,
+    /// restart (down_ms), crash (down_ms), version (version). Prompts: zombie_worker, out_of_memory, disk_full,
+    /// files_gone, stuck_node, crash_in_node, slow_nodes (factor). All: on, times, probability, seed, for_ms.
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<Fault>,
     /// Seed of everything that is left to chance.

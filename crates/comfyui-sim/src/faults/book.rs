@@ -134,6 +134,7 @@ pub(crate) struct SocketFault {
 pub(crate) enum SocketFaultKind {
     Mute,
     Drop,
+    HalfOpen,
 }
 
 /// What befalls the process.
@@ -164,7 +165,8 @@ impl Faults {
         }
     }
 
-    /// Adds a fault. Those about the process happen soon after this returns.
+    /// Adds a fault. Those about the process happen soon after this returns; who wants to wait for them uses
+    /// [`Simulator::restart`](crate::Simulator::restart) and its like.
     pub fn add(&self, fault: Fault) -> FaultId {
         let mut state = self.state();
         let id = FaultId(state.next);
@@ -272,6 +274,7 @@ impl Faults {
             let (kind, after_frames) = match entry.fault.kind {
                 FaultKind::MuteWebsocket { after_frames } => (SocketFaultKind::Mute, after_frames),
                 FaultKind::DropWebsocket { after_frames } => (SocketFaultKind::Drop, after_frames),
+                FaultKind::HalfOpenWebsocket { after_frames } => (SocketFaultKind::HalfOpen, after_frames),
                 _ => continue,
             };
             if found.is_none() && entry.active(now) && asked.insert(entry.id) && entry.strike() {

@@ -74,6 +74,11 @@ pub enum FaultKind {
         /// Frames that still get through first.
         after_frames: u64,
     },
+    /// The socket stays open, but nothing goes through it any more in either direction, not even pings.
+    HalfOpenWebsocket {
+        /// Frames that still get through first.
+        after_frames: u64,
+    },
     /// All connections are reset and new ones are refused, while the queue goes on behind the closed door.
     Refuse,
     /// As SIGTERM and a new start: queue, history, counter, cache and temp files are gone, input and output stay.
@@ -176,6 +181,11 @@ impl Fault {
     /// [`FaultKind::DropWebsocket`]: hits open sockets at once, and those that are opened later.
     pub fn drop_websocket() -> Self {
         Self::new(FaultKind::DropWebsocket { after_frames: 0 })
+    }
+
+    /// [`FaultKind::HalfOpenWebsocket`]: hits open sockets at once, and those that are opened later.
+    pub fn half_open_websocket() -> Self {
+        Self::new(FaultKind::HalfOpenWebsocket { after_frames: 0 })
     }
 
     /// [`FaultKind::Refuse`]: until the fault is removed, or as long as [`lasting`](Self::lasting) says.
@@ -284,8 +294,9 @@ impl Fault {
     /// Frames that a socket still sends before it is hit. Means nothing for other faults.
     #[must_use]
     pub fn after_frames(mut self, frames: u64) -> Self {
-        if let FaultKind::MuteWebsocket { after_frames } | FaultKind::DropWebsocket { after_frames } =
-            &mut self.kind
+        if let FaultKind::MuteWebsocket { after_frames }
+        | FaultKind::DropWebsocket { after_frames }
+        | FaultKind::HalfOpenWebsocket { after_frames } = &mut self.kind
         {
             *after_frames = frames;
         }

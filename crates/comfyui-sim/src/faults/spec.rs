@@ -81,6 +81,8 @@ pub enum KindName {
     MuteWebsocket,
     /// [`FaultKind::DropWebsocket`]
     DropWebsocket,
+    /// [`FaultKind::HalfOpenWebsocket`]
+    HalfOpenWebsocket,
     /// [`FaultKind::Refuse`]
     Refuse,
     /// [`FaultKind::Restart`]
@@ -166,6 +168,7 @@ impl FaultSpec {
             self.kind,
             K::MuteWebsocket
                 | K::DropWebsocket
+                | K::HalfOpenWebsocket
                 | K::ZombieWorker
                 | K::OutOfMemory
                 | K::DiskFull
@@ -190,7 +193,10 @@ impl FaultSpec {
             (
                 "after_frames",
                 self.after_frames.is_some(),
-                matches!(self.kind, K::MuteWebsocket | K::DropWebsocket),
+                matches!(
+                    self.kind,
+                    K::MuteWebsocket | K::DropWebsocket | K::HalfOpenWebsocket
+                ),
             ),
             (
                 "down_ms",
@@ -232,6 +238,7 @@ impl FaultSpec {
             K::CutAnswer => FaultKind::CutAnswer,
             K::MuteWebsocket => FaultKind::MuteWebsocket { after_frames },
             K::DropWebsocket => FaultKind::DropWebsocket { after_frames },
+            K::HalfOpenWebsocket => FaultKind::HalfOpenWebsocket { after_frames },
             K::Refuse => FaultKind::Refuse,
             K::Restart => FaultKind::Restart {
                 down: down.unwrap_or_default(),
@@ -326,6 +333,10 @@ impl From<&Fault> for FaultSpec {
             FaultKind::DropWebsocket { after_frames } => Self {
                 after_frames: Some(*after_frames),
                 ..Self::empty(K::DropWebsocket)
+            },
+            FaultKind::HalfOpenWebsocket { after_frames } => Self {
+                after_frames: Some(*after_frames),
+                ..Self::empty(K::HalfOpenWebsocket)
             },
             FaultKind::Refuse => Self::empty(K::Refuse),
             FaultKind::Restart { down } => Self {

@@ -209,6 +209,7 @@ async fn send(
             match kind {
                 SocketFaultKind::Mute => mute = true,
                 SocketFaultKind::Drop => return control.reset(),
+                SocketFaultKind::HalfOpen => control.silence(),
             }
             fault = faults.socket(&mut asked);
             continue;

@@ -1,4 +1,5 @@
 //! A ComfyUI client that survives the real ComfyUI.
+//!
 #![doc = include_str!("../README.md")]
 
 #[cfg(test)]
@@ -41,3 +42,8 @@ pub use watch::{
     Success, Watch,
 };
 pub use workflow::Workflow;
+
+/// The examples of the repository's front page run, too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;

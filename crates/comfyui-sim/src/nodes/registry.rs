@@ -234,6 +234,12 @@ impl Registry {
         }
     }
 
+    /// The names of all classes.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.classes.keys().map(String::as_str)
+    }
+
     /// The class of that name.
     pub(crate) fn get(&self, name: &str) -> Option<&Class> {
         self.classes.get(name)

@@ -1,196 +1,12 @@
-//! The engine as a whole, with a hub that only listens.
+//! What clients see of prompts that run.
 
-use super::{Answer, Dirs, Engine, ExecutionFaults, PromptFaults};
-use crate::config::{Profile, SimConfig};
-use crate::hub::{Hub, Outgoing};
+use super::{Rig, at};
+use crate::config::Profile;
+use crate::engine::client::Client;
+use crate::engine::{Answer, PromptFaults, Raised, Run};
 use crate::json::Json;
-use crate::stats::Executions;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use tempfile::TempDir;
-use tokio::task::JoinHandle;
-
-/// Keeps everything that is sent, as `recipient event details`.
-#[derive(Default)]
-struct Ear(Mutex<Vec<String>>);
-
-impl Hub for Ear {
-    fn send(&self, message: Outgoing, to: Option<&str>) {
-        let text = match message {
-            Outgoing::Text {
-                event: "status",
-                data,
-            } => {
-                let info = data
-                    .get("status")
-                    .and_then(|status| status.get("exec_info"))
-                    .unwrap();
-                format!("status {}", info.get("queue_remaining").unwrap())
-            }
-            Outgoing::Text {
-                event: "progress_state",
-                data,
-            } => {
-                let nodes = data.get("nodes").unwrap().as_dict().unwrap();
-                let (id, state) = nodes.last().unwrap();
-                format!(
-                    "state {id} {} {}",
-                    state.get("value").unwrap(),
-                    state.get("state").unwrap().str()
-                )
-            }
-            Outgoing::Text { event, data } => {
-                let node = data
-                    .get("node")
-                    .or(data.get("node_id"))
-                    .map(Json::str)
-                    .unwrap_or_default();
-                let rest = ["nodes", "output", "exception_type", "value"]
-                    .iter()
-                    .find_map(|key| data.get(key));
-                format!("{event} {node} {}", rest.map(Json::dump).unwrap_or_default())
-                    .trim()
-                    .to_owned()
-            }
-            Outgoing::Binary { event, .. } => format!("binary {event}"),
-            Outgoing::Unserializable => "unserializable".to_owned(),
-            Outgoing::Unaddressable => "unaddressable".to_owned(),
-        };
-        self.0
-            .lock()
-            .unwrap()
-            .push(format!("{}: {text}", to.unwrap_or("*")));
-    }
-
-    fn supports_preview_metadata(&self, client: Option<&str>) -> bool {
-        client == Some("flagged")
-    }
-}
-
-#[derive(Default)]
-struct Once(Mutex<PromptFaults>);
-
-impl ExecutionFaults for Once {
-    fn for_prompt(&self, _prompt_id: &str) -> PromptFaults {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-struct Rig {
-    engine: Arc<Engine>,
-    ear: Arc<Ear>,
-    faults: Arc<Once>,
-    executions: Arc<Executions>,
-    base: TempDir,
-    worker: JoinHandle<()>,
-}
-
-impl Rig {
-    fn new(profile: Profile) -> Rig {
-        let base = tempfile::tempdir().unwrap();
-        let dirs = Dirs::below(base.path());
-        for dir in [&dirs.input, &dirs.output, &dirs.temp, &dirs.user] {
-            std::fs::create_dir_all(dir).unwrap();
-        }
-        let zero = Duration::ZERO;
-        let config = SimConfig {
-            profile,
-            step: zero,
-            model_load: zero,
-            history_gap: zero,
-            ..SimConfig::default()
-        };
-        let (ear, faults, executions) = (Arc::<Ear>::default(), Arc::<Once>::default(), Arc::default());
-        let (engine, work) = Engine::start(
-            Arc::new(config),
-            dirs,
-            ear.clone(),
-            faults.clone(),
-            Arc::clone(&executions),
-        );
-        Rig {
-            engine,
-            ear,
-            faults,
-            executions,
-            base,
-            worker: tokio::spawn(work),
-        }
-    }
-
-    fn submit(&self, body: &str) -> (u16, Json) {
-        match self.engine.submit(&body.parse().unwrap()) {
-            Answer::Json(status, body) => (status, body),
-            Answer::Empty(status) => (status, Json::Null),
-            Answer::Trouble => (500, Json::Null),
-        }
-    }
-
-    /// Waits until something is true of the engine.
-    async fn until(&self, what: &str, mut is_true: impl FnMut(&Rig) -> bool) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-        while !is_true(self) {
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{what}: {:#?}",
-                self.ear.0.lock().unwrap()
-            );
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
-    /// Submits, waits for the history entry, and returns it with the messages in between.
-    async fn run(&self, body: &str) -> (Json, Vec<String>) {
-        self.ear.0.lock().unwrap().clear();
-        let (status, answer) = self.submit(body);
-        assert_eq!(status, 200, "{answer}");
-        let id = answer.get("prompt_id").unwrap().str();
-        self.until("no end", |rig| {
-            rig.history(&id).is_some() && rig.engine.queue_remaining() == 0
-        })
-        .await;
-        // The last message follows the history entry.
-        let owned = body.contains("client_id");
-        self.until("no last message", |rig| {
-            !owned
-                || rig
-                    .ear
-                    .0
-                    .lock()
-                    .unwrap()
-                    .last()
-                    .is_some_and(|last| last.ends_with("executing None"))
-        })
-        .await;
-        (
-            self.history(&id).unwrap(),
-            std::mem::take(&mut *self.ear.0.lock().unwrap()),
-        )
-    }
-
-    fn history(&self, id: &str) -> Option<Json> {
-        match self.engine.history_one(id) {
-            Answer::Json(_, body) => body.get(id).cloned(),
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.engine.stop();
-    }
-}
-
-fn at<'a>(value: &'a Json, path: &str) -> &'a Json {
-    path.split('/').fold(value, |value, step| match value {
-        Json::List(values) => match step.parse::<usize>() {
-            Ok(index) => &values[index],
-            Err(_) => values.last().unwrap(),
-        },
-        other => other.get(step).unwrap_or_else(|| panic!("no {step} in {other}")),
-    })
-}
+use crate::media::png;
+use crate::nodes::{Call, Memory};
 
 const CHAIN: &str = r#""1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 1}},
     "3": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
@@ -232,10 +48,7 @@ async fn the_owner_sees_every_step_in_order() {
         r#"{"4": {"node_id": "4", "display_node": "4", "parent_node": null, "real_node_id": "4"}}"#
     );
     let png = std::fs::read(rig.base.path().join("output/rig/ok_00001_.png")).unwrap();
-    assert_eq!(
-        crate::media::png::decode(&png).unwrap().pixel(5, 5),
-        [255, 255, 254]
-    );
+    assert_eq!(png::decode(&png).unwrap().pixel(5, 5), [255, 255, 254]);
     assert!(
         png.windows(12).any(|part| part == b"tEXtprompt\0{"),
         "the prompt is in the file"
@@ -380,94 +193,6 @@ async fn errors_carry_the_whole_tensor_and_interrupts_reach_everybody() {
 }
 
 #[tokio::test]
-async fn what_kills_the_worker_leaves_the_prompt_running() {
-    let text =
-        r#"{"prompt": {"1": {"class_type": "RigText", "inputs": {"text": "fine"}}}, "client_id": "me"}"#;
-    for poison in [
-        r#"{"prompt": {"1": {"class_type": "RigText", "inputs": {"text": "a"}}, "2": {"class_type": "ImageInvert"}}}"#,
-        r#"{"prompt": {"1": {"class_type": "RigText", "inputs": {"text": "a"}}, "2": {"class_type": "ImageInvert", "inputs": null}}}"#,
-        r#"{"prompt": {"1": {"class_type": "RigText", "inputs": {"text": "a", "more": ["99", 0]}}}}"#,
-        r#"{"prompt": {"1": {"class_type": "RigRaise", "inputs": {"kind": "SystemExit", "message": "", "seed": 1}},
-            "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}}}"#,
-    ] {
-        let mut rig = Rig::new(Profile::V0_7_0);
-        assert_eq!(rig.submit(poison).0, 200, "{poison}");
-        tokio::time::timeout(Duration::from_secs(20), &mut rig.worker)
-            .await
-            .expect("the worker dies")
-            .unwrap();
-        assert_eq!(rig.submit(text).0, 200);
-        assert_eq!(rig.engine.queue_remaining(), 2);
-        assert!(!rig.engine.process_end().is_cancelled());
-    }
-}
-
-#[tokio::test]
-async fn faults_strike_on_request() {
-    let rig = Rig::new(Profile::V0_7_0);
-    let save = |number: u32| {
-        format!(
-            r#"{{"prompt": {{"1": {{"class_type": "EmptyImage", "inputs": {{"width": 8, "height": 8, "batch_size": 1, "color": {number}}}}},
-                "2": {{"class_type": "SaveImage", "inputs": {{"images": ["1", 0], "filename_prefix": "f"}}}}}}, "client_id": "me"}}"#
-        )
-    };
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        disk_full: true,
-        ..PromptFaults::default()
-    };
-    let (entry, _) = rig.run(&save(1)).await;
-    let message = at(&entry, "status/messages/last/1/exception_message").str();
-    assert!(
-        message.starts_with("[Errno 28] No space left on device: '"),
-        "{message}"
-    );
-
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        out_of_memory: true,
-        ..PromptFaults::default()
-    };
-    let (entry, _) = rig.run(&save(2)).await;
-    assert_eq!(
-        at(&entry, "status/messages/last/1/exception_type").str(),
-        "torch.OutOfMemoryError"
-    );
-
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        files_gone: true,
-        ..PromptFaults::default()
-    };
-    let (entry, _) = rig.run(&save(3)).await;
-    let file = at(&entry, "outputs/2/images/0/filename").str();
-    assert!(!rig.base.path().join("output").join(file).exists());
-
-    let released = tokio_util::sync::CancellationToken::new();
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        hang: Some(released.clone()),
-        ..PromptFaults::default()
-    };
-    let (_, answer) = rig.submit(&save(4));
-    let id = at(&answer, "prompt_id").str();
-    rig.until("it does not start", |rig| {
-        rig.engine.running_node_of("me").as_deref() == Some("1")
-    })
-    .await;
-    assert!(rig.history(&id).is_none());
-    released.cancel();
-    rig.until("it does not go on", |rig| rig.history(&id).is_some())
-        .await;
-    assert_eq!(rig.engine.running_node_of("me"), None);
-
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        crash: true,
-        ..PromptFaults::default()
-    };
-    rig.submit(&save(5));
-    tokio::time::timeout(Duration::from_secs(20), rig.engine.process_end().cancelled())
-        .await
-        .expect("the process ends");
-}
-
-#[tokio::test]
 async fn a_render_shows_progress_and_previews_to_those_who_can_read_them() {
     let rig = Rig::new(Profile::V0_7_0);
     let render = |client: &str, seed: u64| {
@@ -529,15 +254,15 @@ async fn every_described_class_is_simulated() {
         .keys()
         .filter(|class| *class != "RigExit")
     {
-        let run = super::Run::new(
+        let run = Run::new(
             "id".into(),
-            super::client::Client::Nobody,
+            Client::Nobody,
             PromptFaults::default(),
             false,
             &rig.engine,
         );
-        let memory = crate::nodes::Memory::new(0);
-        let call = crate::nodes::Call {
+        let memory = Memory::new(0);
+        let call = Call {
             run: &run,
             memory: &memory,
             node: "1",
@@ -546,7 +271,7 @@ async fn every_described_class_is_simulated() {
             prompt: &Json::Null,
             png_info: &Json::Null,
         };
-        if let Err(super::Raised::Exception(exception)) = crate::nodes::run(&call).await {
+        if let Err(Raised::Exception(exception)) = crate::nodes::run(&call).await {
             assert_ne!(exception.kind, "NotImplementedError", "{class}");
         }
     }

@@ -204,7 +204,8 @@ impl Execution<'_> {
                         .is_some_and(|class| class.output_node)
                 })
             };
-            let is_async = |id: &str| class_is(id, &nodes::is_async);
+            let is_async =
+                |id: &str| self.run.profile() >= Profile::V0_3_64 && class_is(id, &nodes::is_async);
             match self.schedule.next(!self.pending.is_empty(), is_output, is_async) {
                 Next::Done => return Ok(()),
                 Next::Wait => self.wait().await,

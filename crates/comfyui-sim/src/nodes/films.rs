@@ -59,7 +59,8 @@ pub(super) async fn save_webp(call: &Call<'_>) -> Result<Returned, Raised> {
 
 pub(super) async fn save_apng(call: &Call<'_>) -> Result<Returned, Raised> {
     let (images, fps) = (call.images("images")?, call.float("fps")?);
-    let count = images.len();
+    // Older versions call every animated PNG animated, even one of a single picture.
+    let count = if call.class.newer { images.len() } else { 2 };
     let encode = move |frames: &[Image], metadata: &[(&str, &str)]| apng::encode(frames, fps, metadata);
     let listing = write_film(call, images, "png", encode).await?;
     Ok(animated(call, listing, count))
@@ -98,6 +99,11 @@ fn video(call: &Call<'_>) -> Result<Arc<Video>, Raised> {
 
 pub(super) async fn save(call: &Call<'_>) -> Result<Returned, Raised> {
     let video = video(call)?;
+    let format = call.text("format")?;
+    if !["auto", "mp4"].contains(&format.as_str()) {
+        let message = format!("{} is not a valid VideoContainer", crate::json::repr_str(&format));
+        return Err(Exception::new("ValueError", message).into());
+    }
     let frames = video.frames.clone();
     let encode = move |frames: &[Image], metadata: &[(&str, &str)]| match &video.source {
         Some(bytes) => Ok((**bytes).clone()),

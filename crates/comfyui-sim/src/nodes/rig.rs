@@ -3,6 +3,7 @@
 use super::call::{Call, Expansion, Random, Returned};
 use super::images::one;
 use super::value::Value;
+use crate::config::Profile;
 use crate::engine::{Exception, Frame, Preview, Raised};
 use crate::json::{Json, dict, list};
 use crate::media::{Image, jpeg, png};
@@ -151,6 +152,10 @@ pub(super) fn block(call: &Call<'_>) -> Result<Returned, Raised> {
 }
 
 pub(super) fn asynchronous(call: &Call<'_>) -> Result<Returned, Raised> {
+    if call.run.profile() < Profile::V0_3_64 {
+        // That version does not know coroutines and takes the one it gets for a result.
+        return Err(Exception::new("TypeError", "object of type 'coroutine' has no len()").into());
+    }
     let pause = Duration::try_from_secs_f64(call.float("seconds")?).unwrap_or_default();
     let ready_at = Instant::now() + call.run.stretched(pause);
     let outputs = vec![plain(call.count("seed")?)];

@@ -3,6 +3,8 @@
 //! `COMFYUI_URL=http://127.0.0.1:8188 cargo test -p comfyui --test contract` runs the same assertions against a real
 //! server. The workflows need no model, and nothing that belongs to others is touched.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
+
 mod support;
 
 use std::time::Duration;

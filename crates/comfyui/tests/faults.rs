@@ -1,5 +1,7 @@
 //! The client under every fault the simulator can make: the right typed end, within the stated bound.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
+
 mod support;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! Any bytes on the socket and any JSON from the server: no panic, no hang.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::server::Process;
 use crate::table::Row;
 
-pub async fn measure(server: &Process, bytes: u64) -> Result<Vec<Row>, Failure> {
+pub(crate) async fn measure(server: &Process, bytes: u64) -> Result<Vec<Row>, Failure> {
     let name = "large.mp4";
     let path = server.folder().join("output").join(name);
     // A hole of the wanted size: the server reads zeros, and the disk is not filled.

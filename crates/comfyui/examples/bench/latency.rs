@@ -72,7 +72,7 @@ impl Raw {
     }
 }
 
-pub async fn measure(url: &str, rounds: usize) -> Result<Vec<Row>, Failure> {
+pub(crate) async fn measure(url: &str, rounds: usize) -> Result<Vec<Row>, Failure> {
     let mut raw = Raw::open(url).await?;
     let session = Session::open(Client::new(url)?, SessionOptions::default()).await?;
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());

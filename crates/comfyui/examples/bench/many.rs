@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::Failure;
 use crate::table::Row;
 
-pub async fn measure(url: &str, prompts: usize) -> Result<Vec<Row>, Failure> {
+pub(crate) async fn measure(url: &str, prompts: usize) -> Result<Vec<Row>, Failure> {
     let session = Session::open(Client::new(url)?, SessionOptions::default()).await?;
     let client = session.client();
     // Holds the worker, so that all the others wait and are watched at the same time.

@@ -11,10 +11,10 @@ use tokio::process::{Child, Command};
 use crate::Failure;
 
 /// First argument of the program in this role.
-pub const ROLE: &str = "--be-the-server";
+pub(crate) const ROLE: &str = "--be-the-server";
 
 /// Serves until standard input ends.
-pub async fn run(folder: PathBuf) -> Result<(), Failure> {
+pub(crate) async fn run(folder: PathBuf) -> Result<(), Failure> {
     let config = SimConfig {
         base_dir: Some(folder),
         node: Duration::ZERO,
@@ -30,14 +30,14 @@ pub async fn run(folder: PathBuf) -> Result<(), Failure> {
 }
 
 /// The process, seen from the benchmark.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
     url: String,
     folder: tempfile::TempDir,
 }
 
 impl Process {
-    pub async fn start() -> Result<Process, Failure> {
+    pub(crate) async fn start() -> Result<Process, Failure> {
         let folder = tempfile::tempdir()?;
         let mut child = Command::new(std::env::current_exe()?)
             .arg(ROLE)
@@ -55,15 +55,15 @@ impl Process {
         Ok(Process { child, url, folder })
     }
 
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    pub async fn stop(mut self) -> Result<(), Failure> {
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
         drop(self.child.stdin.take());
         self.child.wait().await?;
         Ok(())

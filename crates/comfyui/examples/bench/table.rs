@@ -3,17 +3,17 @@
 use std::fmt::Write as _;
 
 /// One measured number.
-pub struct Row {
-    pub what: &'static str,
-    pub value: f64,
-    pub unit: &'static str,
+pub(crate) struct Row {
+    pub(crate) what: &'static str,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
     /// What it should be, in words, and whether it is.
-    pub target: &'static str,
-    pub met: Option<bool>,
+    pub(crate) target: &'static str,
+    pub(crate) met: Option<bool>,
 }
 
 impl Row {
-    pub fn fact(what: &'static str, value: f64, unit: &'static str) -> Row {
+    pub(crate) fn fact(what: &'static str, value: f64, unit: &'static str) -> Row {
         Row {
             what,
             value,
@@ -23,7 +23,13 @@ impl Row {
         }
     }
 
-    pub fn goal(what: &'static str, value: f64, unit: &'static str, target: &'static str, met: bool) -> Row {
+    pub(crate) fn goal(
+        what: &'static str,
+        value: f64,
+        unit: &'static str,
+        target: &'static str,
+        met: bool,
+    ) -> Row {
         Row {
             what,
             value,
@@ -34,7 +40,7 @@ impl Row {
     }
 }
 
-pub fn text(rows: &[Row]) -> String {
+pub(crate) fn text(rows: &[Row]) -> String {
     let wide = rows.iter().map(|row| row.what.len()).max().unwrap_or_default();
     let mut text = String::new();
     for row in rows {
@@ -53,7 +59,7 @@ pub fn text(rows: &[Row]) -> String {
     text
 }
 
-pub fn json(rows: &[Row]) -> serde_json::Value {
+pub(crate) fn json(rows: &[Row]) -> serde_json::Value {
     rows.iter()
         .map(|row| {
             serde_json::json!({
@@ -64,7 +70,7 @@ pub fn json(rows: &[Row]) -> serde_json::Value {
 }
 
 /// The middle value, and the one that 99 of 100 do not pass.
-pub fn percentiles(mut values: Vec<f64>) -> (f64, f64) {
+pub(crate) fn percentiles(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| {
         values

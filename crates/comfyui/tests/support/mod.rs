@@ -7,20 +7,20 @@ use comfyui_sim::{SimConfig, Simulator};
 use serde_json::{Value, json};
 
 /// A ComfyUI to test against: the one at `COMFYUI_URL`, or a simulator.
-pub struct Server {
-    pub url: String,
-    pub simulator: Option<Simulator>,
+pub(crate) struct Server {
+    pub(crate) url: String,
+    pub(crate) simulator: Option<Simulator>,
 }
 
 impl Server {
-    pub async fn pick() -> Server {
+    pub(crate) async fn pick() -> Server {
         match std::env::var("COMFYUI_URL") {
             Ok(url) if !url.is_empty() => Server { url, simulator: None },
             _ => Server::simulated(SimConfig::default()).await,
         }
     }
 
-    pub async fn simulated(config: SimConfig) -> Server {
+    pub(crate) async fn simulated(config: SimConfig) -> Server {
         let simulator = Simulator::start(config).await.expect("a simulator");
         Server {
             url: simulator.url(),
@@ -28,21 +28,21 @@ impl Server {
         }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::new(&self.url).expect("a valid address")
     }
 
-    pub async fn session(&self) -> Session {
+    pub(crate) async fn session(&self) -> Session {
         Session::open(self.client(), SessionOptions::default())
             .await
             .expect("a session")
     }
 
-    pub fn sim(&self) -> &Simulator {
+    pub(crate) fn sim(&self) -> &Simulator {
         self.simulator.as_ref().expect("this test is for the simulator")
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         if let Some(simulator) = self.simulator {
             simulator.shutdown().await;
         }
@@ -50,16 +50,16 @@ impl Server {
 }
 
 /// A name nobody used before, so that tests can share a real server and never meet in its cache.
-pub fn fresh() -> String {
+pub(crate) fn fresh() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-pub fn workflow(graph: &Value) -> Workflow {
+pub(crate) fn workflow(graph: &Value) -> Workflow {
     Workflow::parse(graph.to_string()).expect("a graph")
 }
 
 /// Four nodes that need no model; every call gives another picture.
-pub fn picture() -> Value {
+pub(crate) fn picture() -> Value {
     let color =
         u32::from_be_bytes(*uuid::Uuid::new_v4().as_bytes().first_chunk().expect("16 bytes")) % 0x1000000;
     json!({
@@ -71,7 +71,7 @@ pub fn picture() -> Value {
 }
 
 /// Keeps a real CPU busy for some seconds, one node after the other, without a model.
-pub fn slow() -> Value {
+pub(crate) fn slow() -> Value {
     let mut graph = json!({
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 7}},
         "end": {"class_type": "PreviewImage", "inputs": {"images": ["s60", 0]}},
@@ -87,6 +87,6 @@ pub fn slow() -> Value {
     graph
 }
 
-pub fn request(graph: &Value) -> PromptRequest {
+pub(crate) fn request(graph: &Value) -> PromptRequest {
     PromptRequest::new(workflow(graph))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use comfyui::{
     Client, Error, Event, GaveUp, Lost, Outcome, PromptId, PromptRequest, Session, SessionOptions, Watch,
 };
-use comfyui_sim::faults::Fault;
+use comfyui_sim::faults::{Fault, FaultKind};
 use comfyui_sim::{Profile, SimConfig};
 use serde_json::json;
 use support::{Server, fresh, picture, request, workflow};
@@ -80,6 +80,49 @@ async fn started(watch: &mut Watch) {
         .expect("it starts");
 }
 
+/// Which test shows the client under which fault. A new kind of fault does not compile until it has one.
+#[test]
+fn every_fault_has_its_test() {
+    let test_of = |kind: &FaultKind| match kind {
+        FaultKind::Slow { .. } | FaultKind::Garbage | FaultKind::CutAnswer => {
+            "failing_slow_and_garbled_answers_are_worked_through"
+        }
+        FaultKind::Hang => "requests_fail_typed_and_in_time",
+        FaultKind::Reset | FaultKind::Error { .. } => {
+            "a_request_that_never_arrived_is_sent_again_and_runs_once"
+        }
+        FaultKind::HalfOpen | FaultKind::HalfOpenWebsocket { .. } => "half_open_connections_are_noticed",
+        FaultKind::LoseAnswer | FaultKind::ErrorAfter { .. } => {
+            "an_answer_lost_after_accepting_is_found_again_and_nothing_runs_twice"
+        }
+        FaultKind::MuteWebsocket { .. } => "a_mute_websocket_delays_and_does_not_hang",
+        FaultKind::DropWebsocket { .. } => "a_dropped_websocket_is_survived_and_reopened",
+        FaultKind::Refuse => "refused_connections_for_a_while_change_nothing",
+        FaultKind::Restart { .. } => "a_restart_loses_the_prompt_and_the_client_knows",
+        FaultKind::Crash { .. } => "a_crashed_server_is_given_up_after_the_bound",
+        FaultKind::Version { .. } => "a_version_change_behind_the_address_is_noticed",
+        FaultKind::ZombieWorker => "a_worker_that_died_in_a_prompt_does_not_hold_those_behind_it_for_ever",
+        FaultKind::OutOfMemory => "lack_of_memory_is_its_own_error",
+        FaultKind::DiskFull => "a_full_disk_names_the_node",
+        FaultKind::FilesGone => "files_that_vanish_are_missing_when_they_are_fetched",
+        FaultKind::StuckNode => "a_prompt_stuck_in_a_node_ends_when_the_caller_says",
+        FaultKind::CrashInNode => "a_crash_in_the_middle_of_a_prompt_is_a_restart_to_the_client",
+        FaultKind::SlowNodes { .. } => "slow_nodes_are_waited_for",
+    };
+    let source = include_str!("faults.rs");
+    for kind in [
+        FaultKind::Hang,
+        FaultKind::FilesGone,
+        FaultKind::CrashInNode,
+        FaultKind::ZombieWorker,
+    ] {
+        assert!(
+            source.contains(&format!("async fn {}()", test_of(&kind))),
+            "{kind:?}"
+        );
+    }
+}
+
 const BOUND: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -133,16 +176,61 @@ async fn without_any_websocket_everything_still_ends() {
 async fn half_open_connections_are_noticed() {
     let server = server().await;
     let session = session(&server).await;
-    let mut watch = session.submit(nap(0.5)).await.expect("accepted");
+    // The socket swallows everything, pings included; so does one connection that asks about the queue.
+    let mut watch = session.submit(nap(1.5)).await.expect("accepted");
     started(&mut watch).await;
-    // The socket swallows everything from now on; so do the next two requests.
-    server.sim().faults().add(Fault::half_open().on("GET /ws"));
+    server.sim().faults().add(Fault::half_open_websocket().times(1));
     server
         .sim()
         .faults()
-        .add(Fault::half_open().on("GET /api/jobs").times(1));
-    server.sim().faults().add(Fault::drop_websocket().times(1));
-    assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
+        .add(Fault::half_open().on("GET /jobs").times(1));
+    let (mut lost, mut back, mut end) = (false, false, None);
+    while let Some(event) = tokio::time::timeout(BOUND, watch.next()).await.expect("news") {
+        match event {
+            Event::Connection { up: false } => lost = true,
+            Event::Connection { up: true } => back = true,
+            Event::Finished(outcome) => end = Some(outcome),
+            _ => {}
+        }
+    }
+    assert!(matches!(end, Some(Outcome::Succeeded(_))), "{end:?}");
+    assert!(
+        lost && back,
+        "the silence was noticed ({lost}) and a new socket opened ({back})"
+    );
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_forgotten_client_id_is_replaced() {
+    let server = server().await;
+    let name = comfyui::ClientId::random();
+    // The server's trap: when the older of two sockets with one id goes, the newer one is forgotten, and stays open.
+    let url = format!("{}/ws?clientId={name}", server.url.replace("http://", "ws://"));
+    let (older, _) = tokio_tungstenite::connect_async(&url).await.expect("a socket");
+    let options = SessionOptions {
+        client_id: Some(name.clone()),
+        ..brisk()
+    };
+    let session = Session::open(server.client(), options).await.expect("a session");
+    drop(older);
+    let deadline = Instant::now() + BOUND;
+    while session.client_id() == name {
+        assert!(Instant::now() < deadline, "still believes in its name");
+        let watch = session.submit(nap(1.0)).await.expect("accepted");
+        assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
+    }
+    while !session.is_connected() {
+        assert!(Instant::now() < deadline, "no socket under the new name");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut watch = session.submit(nap(0.0)).await.expect("accepted");
+    let mut nodes = 0;
+    while let Some(event) = watch.next().await {
+        nodes += usize::from(matches!(event, Event::Node { .. }));
+    }
+    assert_eq!(nodes, 2, "frames arrive again");
     session.close().await;
     server.stop().await;
 }
@@ -324,6 +412,55 @@ async fn a_worker_that_died_in_a_prompt_does_not_hold_those_behind_it_for_ever()
         let outcome = end_of(watch, BOUND).await;
         assert!(matches!(outcome, Outcome::Lost(Lost::Stalled)), "{outcome:?}");
     }
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_prompt_is_a_restart_to_the_client() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::crash_in_node().times(1));
+    let watch = session.submit(nap(0.3)).await.expect("accepted");
+    server.sim().wait_for(comfyui_sim::Condition::Down).await;
+    server.sim().revive().await;
+    let outcome = end_of(watch, BOUND).await;
+    assert!(matches!(outcome, Outcome::Lost(Lost::Restarted)), "{outcome:?}");
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn files_that_vanish_are_missing_when_they_are_fetched() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::files_gone().times(1));
+    let success = session
+        .submit(nap(0.0))
+        .await
+        .expect("accepted")
+        .finish()
+        .await
+        .expect("success");
+    let file = comfyui::FileRef::from(success.outputs.files().next().expect("a file"));
+    assert!(!session.client().file_exists(&file).await.expect("an answer"));
+    assert!(matches!(
+        session.client().view(&file).await,
+        Err(Error::NotFound { .. })
+    ));
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn slow_nodes_are_waited_for() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::slow_nodes(5.0));
+    let watch = session.submit(nap(0.3)).await.expect("accepted");
+    assert!(
+        matches!(end_of(watch, BOUND).await, Outcome::Succeeded(success) if success.duration_ms >= Some(1_000))
+    );
     session.close().await;
     server.stop().await;
 }

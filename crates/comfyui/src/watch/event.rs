@@ -2,7 +2,7 @@
 
 use crate::outputs::NodeOutput;
 use crate::watch::Outcome;
-use crate::ws::{ExecutionError, Preview};
+use crate::ws::{ExecutionError, ImageFormat, Preview};
 
 /// One thing that happened to a watched prompt. [`Event::Finished`] is the last; the others are best effort.
 #[derive(Debug, Clone)]
@@ -38,7 +38,8 @@ pub enum Event {
     },
     /// All nodes that began, with their state (0.3.45 and later).
     Nodes(Vec<NodeState>),
-    /// A preview image.
+    /// A preview image. `SaveImageWebsocket` delivers its results this way and no other, as PNG: those are not replaced
+    /// by newer ones, as JPEG previews are.
     Preview(Preview),
     /// Text from a node.
     Text {
@@ -76,13 +77,20 @@ pub struct NodeState {
 }
 
 impl Event {
+    /// Bytes it holds, where these can be many.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Event::Preview(preview) => preview.image.len(),
+            _ => 0,
+        }
+    }
+
     /// Newer news of the same kind make this one worthless.
     pub(crate) fn is_replaced_by(&self, newer: &Event) -> bool {
         match (self, newer) {
             (Event::Progress { node: old, .. }, Event::Progress { node: new, .. }) => old == new,
-            (Event::Nodes(_), Event::Nodes(_))
-            | (Event::Preview(_), Event::Preview(_))
-            | (Event::Queued { .. }, Event::Queued { .. }) => true,
+            (Event::Preview(old), Event::Preview(_)) => old.format != ImageFormat::Png,
+            (Event::Nodes(_), Event::Nodes(_)) | (Event::Queued { .. }, Event::Queued { .. }) => true,
             _ => false,
         }
     }

@@ -10,6 +10,9 @@ use std::task::{Context, Poll, Waker};
 
 use crate::watch::{Event, Outcome};
 
+/// Images that wait for a slow reader may take this many bytes.
+const LARGEST: usize = 64 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
@@ -19,6 +22,8 @@ pub(crate) struct Mailbox {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<Event>,
+    /// Of images in `events`.
+    bytes: usize,
     skipped: u64,
     end: Option<Outcome>,
     /// No more events will come.
@@ -51,9 +56,15 @@ impl Mailbox {
             .back()
             .is_some_and(|last| last.is_replaced_by(&event))
         {
-            state.events.pop_back();
-        } else if state.events.len() >= self.capacity {
-            state.events.pop_front();
+            let replaced = state.events.pop_back().map_or(0, |last| last.size());
+            state.bytes -= replaced;
+        }
+        state.bytes += event.size();
+        while state.events.len() >= self.capacity || state.bytes > LARGEST {
+            let Some(oldest) = state.events.pop_front() else {
+                break;
+            };
+            state.bytes -= oldest.size();
             state.skipped += 1;
         }
         state.events.push_back(event);
@@ -84,6 +95,7 @@ impl Mailbox {
             return Poll::Ready(Some(Event::Skipped(std::mem::take(&mut state.skipped))));
         }
         if let Some(event) = state.events.pop_front() {
+            state.bytes -= event.size();
             return Poll::Ready(Some(event));
         }
         if let Some(outcome) = state.end.take() {
@@ -110,6 +122,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
 mod tests {
     use super::*;
     use crate::watch::GaveUp;
+    use crate::ws::{ImageFormat, Preview};
 
     fn drain(mailbox: &Mailbox) -> Vec<Event> {
         let mut context = Context::from_waker(Waker::noop());
@@ -143,6 +156,38 @@ mod tests {
                 Event::Progress { value: 1.0, .. }
             ]
         ));
+    }
+
+    fn image(format: ImageFormat, bytes: usize) -> Event {
+        Event::Preview(Preview {
+            format,
+            image: vec![0; bytes].into(),
+            source: None,
+        })
+    }
+
+    #[test]
+    fn pictures_that_are_results_are_kept_and_previews_replaced() {
+        let mailbox = Mailbox::new(8);
+        for _ in 0..3 {
+            mailbox.push(image(ImageFormat::Jpeg, 10));
+        }
+        for _ in 0..3 {
+            mailbox.push(image(ImageFormat::Png, 10));
+        }
+        assert_eq!(drain(&mailbox).len(), 3);
+    }
+
+    #[test]
+    fn a_slow_reader_of_large_pictures_costs_bounded_memory() {
+        let mailbox = Mailbox::new(1024);
+        for _ in 0..20 {
+            mailbox.push(image(ImageFormat::Png, 10 << 20));
+        }
+        let events = drain(&mailbox);
+        assert!(matches!(events[0], Event::Skipped(14)), "{}", events.len());
+        assert_eq!(events.len(), 1 + 6);
+        assert_eq!(mailbox.state().bytes, 0);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Tracker {
         self.failing_since = None;
         self.surveying = false;
         let started = self.survey_started.unwrap_or(now);
-        let epoch = self.epoch;
+        let epoch = self.survey_epoch;
         let busy = usize::from(!snapshot.running.is_empty());
         let mut mine_pending = false;
         match (snapshot.running.first(), &self.head) {
@@ -116,14 +116,14 @@ impl Tracker {
         }
         match place {
             Whereabouts::Pending => {
-                watched.seen(epoch);
+                watched.seen(watched.asked_on);
                 if watched.phase == Phase::Unseen {
                     watched.phase = Phase::Pending;
                     watched.mailbox.push(Event::Queued { ahead: None });
                 }
             }
             Whereabouts::Running => {
-                watched.seen(epoch);
+                watched.seen(watched.asked_on);
                 watched.start(now);
             }
             Whereabouts::Ended(entry) => return self.decide(now, id, *entry),

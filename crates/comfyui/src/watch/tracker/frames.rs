@@ -51,9 +51,8 @@ impl Tracker {
         };
         self.idle_with_pending = None;
         self.head = Some((id.clone(), now));
-        watched.seen_on = Some(epoch);
+        watched.seen(epoch);
         watched.last_sign = now;
-        watched.absent_since = None;
         let mut asks = Vec::new();
         let mut running = true;
         match message {
@@ -72,6 +71,7 @@ impl Tracker {
                     }
                     if watched.deciding.is_none() {
                         watched.asking = true;
+                        watched.asked_on = epoch;
                         watched.look_at = None;
                         asks.push(Ask::History(id.clone()));
                     }

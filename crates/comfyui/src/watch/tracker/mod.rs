@@ -75,6 +75,8 @@ struct Watched {
     look_at: Option<Instant>,
     /// A question about it is under way.
     asking: bool,
+    /// The connection during which the last question was asked: its answer says nothing about a later one.
+    asked_on: u64,
     /// Decided, but files of cached nodes are being looked for.
     deciding: Option<Outcome>,
 }
@@ -103,6 +105,7 @@ pub(crate) struct Tracker {
     next_survey: Option<Instant>,
     surveying: bool,
     survey_started: Option<Instant>,
+    survey_epoch: u64,
     failing_since: Option<Instant>,
     idle_with_pending: Option<(Instant, u32)>,
     /// The prompt at work, whoever's it is, and when it was first seen so or last gave a sign.
@@ -123,6 +126,7 @@ impl Tracker {
             next_survey: None,
             surveying: false,
             survey_started: None,
+            survey_epoch: 0,
             failing_since: None,
             idle_with_pending: None,
             head: None,
@@ -149,6 +153,7 @@ impl Tracker {
             deadline: limit.map(|limit| (now + limit, limit)),
             look_at: look.then_some(now),
             asking: false,
+            asked_on: self.epoch,
             deciding: None,
         };
         self.watches.insert(id, watched);
@@ -160,7 +165,8 @@ impl Tracker {
         let Some(mut watched) = self.watches.remove(sent) else {
             return;
         };
-        watched.seen_on = Some(self.epoch);
+        // Accepted at some time since it was registered.
+        watched.seen(watched.asked_on);
         if watched.phase == Phase::Unseen {
             watched.phase = Phase::Pending;
             watched.mailbox.push(Event::Queued { ahead: None });
@@ -228,12 +234,14 @@ impl Tracker {
         if !self.surveying && self.next_survey.is_some_and(|at| at <= now) {
             self.surveying = true;
             self.survey_started = Some(now);
+            self.survey_epoch = self.epoch;
             asks.push(Ask::Survey);
         }
         for (id, watched) in &mut self.watches {
             if !watched.asking && watched.deciding.is_none() && watched.look_at.is_some_and(|at| at <= now) {
                 watched.look_at = None;
                 watched.asking = true;
+                watched.asked_on = self.epoch;
                 let ending = matches!(watched.phase, Phase::Ending(since) if now - since < HISTORY_GRACE);
                 asks.push(if ending {
                     Ask::History(id.clone())
@@ -302,7 +310,7 @@ impl Watched {
     }
 
     fn seen(&mut self, epoch: u64) {
-        self.seen_on = Some(epoch);
+        self.seen_on = self.seen_on.max(Some(epoch));
         self.absent_since = None;
     }
 }

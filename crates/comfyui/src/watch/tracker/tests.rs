@@ -191,6 +191,19 @@ fn gone_after_a_broken_connection_is_lost_by_restart_unless_the_server_remembers
 }
 
 #[test]
+fn an_answer_from_before_the_break_says_nothing_about_the_server_after_it() {
+    let mut world = World::submitted();
+    assert!(world.later(5_100).contains(&Ask::Survey));
+    world.tracker.link_down(world.now);
+    // Answered by the old process, read after its socket broke.
+    world.survey(&["p"], &[]);
+    world.tracker.link_up(world.now);
+    assert_eq!(vanish(&mut world), [Ask::SameServer(id())]);
+    world.tracker.remembers(&id(), None);
+    assert!(matches!(world.outcome(), Some(Outcome::Lost(Lost::Restarted))));
+}
+
+#[test]
 fn an_unknown_id_was_never_seen() {
     let mut world = World::new();
     world.tracker.link_up(world.now);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Which ComfyUI is simulated. The differences are those of the recordings (contract, section 15).
+/// Which ComfyUI is simulated. The differences are those of the recordings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Profile {
     /// 0.3.30: ignores `prompt_id`, bare interrupt only, no jobs, no `progress_state`, no feature flags.

@@ -15,7 +15,7 @@ pub struct Stats {
     pub executions_total: u64,
     /// The same by prompt id.
     pub by_prompt: BTreeMap<String, u64>,
-    /// The same by [`graph_digest`] of the prompt as it ran.
+    /// The same by [`graph_digest`] of the prompt as it was submitted.
     pub by_graph: BTreeMap<String, u64>,
 }
 
@@ -27,12 +27,11 @@ pub(crate) struct Executions {
 
 impl Executions {
     /// Counts one start of a prompt.
-    pub(crate) fn count(&self, prompt_id: &str, graph: &Json) {
-        let digest = graph_digest(graph);
+    pub(crate) fn count(&self, prompt_id: &str, graph_digest: &str) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         counts.executions_total += 1;
         *counts.by_prompt.entry(prompt_id.to_owned()).or_default() += 1;
-        *counts.by_graph.entry(digest).or_default() += 1;
+        *counts.by_graph.entry(graph_digest.to_owned()).or_default() += 1;
     }
 
     /// The counts now.
@@ -46,7 +45,8 @@ impl Executions {
     }
 }
 
-/// SHA-256, in lower-case hex, of a graph written with sorted keys and without spaces.
+/// SHA-256, in lower-case hex, of a graph written with sorted keys and without spaces, in Python:
+/// `sha256(json.dumps(graph, sort_keys=True, separators=(",", ":")).encode()).hexdigest()`.
 ///
 /// ```
 /// use comfyui_sim::{json::Json, stats::graph_digest};
@@ -73,15 +73,26 @@ mod tests {
     #[test]
     fn counts_by_prompt_and_by_graph() {
         let executions = Executions::default();
-        let graph = Json::from("g");
-        executions.count("a", &graph);
-        executions.count("b", &graph);
-        executions.count("b", &Json::from("h"));
+        executions.count("a", "g");
+        executions.count("b", "g");
+        executions.count("b", "h");
         let stats = executions.snapshot();
         assert_eq!(stats.executions_total, 3);
         assert_eq!(stats.by_prompt, [("a".to_owned(), 1), ("b".to_owned(), 2)].into());
-        assert_eq!(stats.by_graph[&graph_digest(&graph)], 2);
+        assert_eq!(stats.by_graph["g"], 2);
         executions.reset();
         assert_eq!(executions.snapshot(), Stats::default());
+    }
+
+    #[test]
+    fn the_digest_is_what_python_computes() {
+        let graph: Json =
+            r#"{"1": {"inputs": {"z": 1.0, "y": "é\u2028\ud83d\ude00", "x": 1e-5}, "class_type": "A"}}"#
+                .parse()
+                .unwrap();
+        assert_eq!(
+            graph_digest(&graph),
+            "917f7374707dc59e3aea67d3e7cea377052648b1f9515bf3a4e3f4105751121b"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! One prompt from `execution_start` to its end: the order of messages is the contract's section 6.
+//! One prompt from `execution_start` to its end: the order of messages is that of the recordings.
 
 mod failure;
 
@@ -88,7 +88,10 @@ pub(super) async fn execute(engine: &Engine, kept: &mut Kept, item: &Arc<Item>, 
         begun: false,
     };
     let ending = execution.run_all(&item.outputs).await;
-    engine.now_executing(None);
+    // A worker that died stays at its node for whoever connects later.
+    if matches!(ending, Ending::Finished(_)) {
+        engine.now_executing(None);
+    }
     ending
 }
 

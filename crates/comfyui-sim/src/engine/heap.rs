@@ -1,6 +1,6 @@
 //! A binary heap with the exact layout of Python's `heapq`, over a comparison that may fail.
 //!
-//! `/queue` shows the heap's array as it is, so the layout is part of the contract. So is what a failed
+//! `/queue` shows the heap's array as it is, so the layout is part of the behaviour. So is what a failed
 //! comparison leaves behind: a pushed item stays where it got to, a popped one is gone.
 
 /// Adds an item. It is in the heap even if the comparison failed.

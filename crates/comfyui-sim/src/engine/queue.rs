@@ -26,6 +26,8 @@ pub(super) struct Item {
     pub(super) outputs: Vec<String>,
     /// Secrets that were taken out of `extra_data`.
     pub(super) sensitive: Dict,
+    /// Digest of the graph before validation changed it, for the statistics.
+    pub(super) digest: String,
 }
 
 impl Item {
@@ -262,6 +264,7 @@ mod tests {
             extra_data: Dict::new(),
             outputs: vec![],
             sensitive: Dict::new(),
+            digest: String::new(),
         }
     }
 

@@ -7,6 +7,7 @@ use super::validate::{Trouble, contains, validate};
 use super::{Answer, Engine};
 use crate::config::Profile;
 use crate::json::{Dict, Json, dict};
+use crate::stats::graph_digest;
 use std::sync::atomic::Ordering;
 
 /// Members of `extra_data` that later versions take out of sight.
@@ -28,7 +29,8 @@ fn accept(engine: &Engine, body: &Json) -> Result<Answer, Trouble> {
         ]);
         return Ok(refusal(error, Dict::new()));
     }
-    let mut prompt = body.get("prompt").ok_or(Trouble)?.clone();
+    let submitted = body.get("prompt").ok_or(Trouble)?;
+    let mut prompt = submitted.clone();
     let id = match body.get("prompt_id").filter(|_| profile >= Profile::V0_3_64) {
         Some(id) => id.str(),
         None => uuid::Uuid::new_v4().to_string(),
@@ -71,6 +73,7 @@ fn accept(engine: &Engine, body: &Json) -> Result<Answer, Trouble> {
         extra_data,
         outputs: verdict.outputs,
         sensitive,
+        digest: graph_digest(submitted),
     };
     engine.queue.put(item).map_err(|_| Trouble)?;
     Ok(Answer::Json(200, answer))

@@ -45,7 +45,7 @@ pub(super) async fn work(engine: Arc<Engine>) {
 
 /// Executes one prompt and puts it into the history; false if the worker did not survive it.
 async fn serve(engine: &Arc<Engine>, kept: &mut Kept, number: u64, item: Arc<Item>) -> bool {
-    engine.executions.count(&item.id, &item.prompt);
+    engine.executions.count(&item.id, &item.digest);
     let faults = engine.faults.for_prompt(&item.id);
     if faults.worker_dies {
         return false;

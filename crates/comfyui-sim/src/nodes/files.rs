@@ -108,6 +108,8 @@ pub(crate) fn place(prefix: &str, root: &Path, width: u32, height: u32) -> Resul
         Some((subfolder, name)) => (subfolder.to_owned(), name.to_owned()),
         None => (String::new(), normal.clone()),
     };
+    // A relative base folder must not make every prefix look like one that leaves it.
+    let root = &std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
     let folder = absolute(&root.join(&subfolder));
     if !folder.starts_with(root) {
         let common: PathBuf = root
@@ -305,6 +307,18 @@ mod tests {
         assert_eq!(
             next("b%batch_num%-%width%x%height%").file(1, "png"),
             "b1-32x16_00002_.png"
+        );
+    }
+
+    #[test]
+    fn a_relative_base_folder_is_as_good_as_any() {
+        let here = std::env::current_dir().unwrap();
+        let base = tempfile::tempdir_in(&here).unwrap();
+        let relative = Path::new(".").join(base.path().strip_prefix(&here).unwrap());
+        let found = place("a/b", &relative, 1, 1).unwrap();
+        assert_eq!(
+            (found.folder, found.subfolder.as_str()),
+            (base.path().join("a"), "a")
         );
     }
 

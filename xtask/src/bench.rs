@@ -17,15 +17,6 @@ pub(crate) struct Options {
 
 /// Builds and runs the benchmark program.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = [
-        "run",
-        "--release",
-        "--locked",
-        "--package",
-        "comfyui",
-        "--example",
-        "bench",
-        "--",
-    ];
+    let program = ["run", "--release", "--locked", "--package", "comfyui", "--example", "bench", "--"];
     shown(cargo().args(program).args(&options.arguments))
 }

@@ -36,10 +36,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let known: Vec<&str> = listed.lines().collect();
     let chosen: Vec<&str> = options.targets.iter().map(String::as_str).collect();
     if let Some(unknown) = chosen.iter().find(|target| !known.contains(target)) {
-        bail!(
-            "there is no fuzz target `{unknown}`; there are: {}",
-            known.join(", ")
-        );
+        bail!("there is no fuzz target `{unknown}`; there are: {}", known.join(", "));
     }
     for target in if chosen.is_empty() { known } else { chosen } {
         fuzz(target, options.seconds)?;
@@ -51,15 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 pub(crate) fn check() -> Result<()> {
     take_over_lock()?;
     let mut clippy = run::cargo();
-    clippy.args([
-        "clippy",
-        "--manifest-path",
-        "fuzz/Cargo.toml",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
+    clippy.args(["clippy", "--manifest-path", "fuzz/Cargo.toml", "--all-targets", "--", "-D", "warnings"]);
     // Nothing is linked, so the fuzzing library need not be built; its build script only has to believe that
     // there is one. With the target folder of the product, its dependencies are there already.
     clippy.env("CUSTOM_LIBFUZZER_PATH", "/nowhere/libfuzzer.a");
@@ -88,11 +77,7 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
         "-print_final_stats=1",
     ];
     run::shown(cargo_fuzz().args(command)).with_context(|| format!("fuzz target {target}"))?;
-    println!(
-        "{} {target} in {}, build included",
-        term::green("ok:"),
-        term::time(started.elapsed())
-    );
+    println!("{} {target} in {}, build included", term::green("ok:"), term::time(started.elapsed()));
     Ok(())
 }
 
@@ -102,10 +87,7 @@ fn folder() -> PathBuf {
 
 fn cargo_fuzz() -> Command {
     let mut command = run::cargo();
-    command
-        .current_dir(folder())
-        .arg("fuzz")
-        .env("RUSTC_BOOTSTRAP", "1");
+    command.current_dir(folder()).arg("fuzz").env("RUSTC_BOOTSTRAP", "1");
     command
 }
 

@@ -3,11 +3,7 @@
 //! What a contributor runs and what CI runs is the same code, so that "green here" means "green there".
 //! The crate keeps to very few dependencies: it is built before anything else can be checked.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a developer command speaks on the terminal"
-)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developer command speaks on the terminal")]
 
 mod bench;
 mod fuzz;

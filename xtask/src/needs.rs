@@ -15,16 +15,8 @@ struct Need {
     package: &'static str,
 }
 
-const NEEDS: &[Need] = &[
-    Need {
-        program: "ffmpeg",
-        package: "ffmpeg",
-    },
-    Need {
-        program: "ffprobe",
-        package: "ffmpeg",
-    },
-];
+const NEEDS: &[Need] =
+    &[Need { program: "ffmpeg", package: "ffmpeg" }, Need { program: "ffprobe", package: "ffmpeg" }];
 
 /// Makes sure that everything the tests call is there, or says what is not.
 pub(crate) fn provide() -> Result<()> {
@@ -35,11 +27,7 @@ pub(crate) fn provide() -> Result<()> {
     }
     let missing = missing();
     if !missing.is_empty() {
-        let programs = missing
-            .iter()
-            .map(|need| need.program)
-            .collect::<Vec<_>>()
-            .join(" and ");
+        let programs = missing.iter().map(|need| need.program).collect::<Vec<_>>().join(" and ");
         let packages = packages(&missing).join(" ");
         bail!("the tests need {programs}; install them, on Debian with `apt-get install {packages}`");
     }
@@ -49,10 +37,7 @@ pub(crate) fn provide() -> Result<()> {
 }
 
 fn missing() -> Vec<&'static Need> {
-    NEEDS
-        .iter()
-        .filter(|need| run::which(need.program).is_none())
-        .collect()
+    NEEDS.iter().filter(|need| run::which(need.program).is_none()).collect()
 }
 
 fn packages(needs: &[&Need]) -> Vec<&'static str> {

@@ -26,9 +26,7 @@ pub(crate) fn shown(command: &mut Command) -> Result<()> {
     let line = describe(command);
     println!("{}", term::dim(&format!("$ {line}")));
     term::flush();
-    let status = command
-        .status()
-        .with_context(|| format!("cannot start `{line}`"))?;
+    let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
     if !status.success() {
         bail!("`{line}` failed ({status})");
     }
@@ -38,9 +36,7 @@ pub(crate) fn shown(command: &mut Command) -> Result<()> {
 /// Runs quietly and returns what was printed; its error output is part of our error.
 pub(crate) fn captured(command: &mut Command) -> Result<Vec<u8>> {
     let line = describe(command);
-    let output = command
-        .output()
-        .with_context(|| format!("cannot start `{line}`"))?;
+    let output = command.output().with_context(|| format!("cannot start `{line}`"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("`{line}` failed ({}): {}", output.status, said.trim());
@@ -51,23 +47,15 @@ pub(crate) fn captured(command: &mut Command) -> Result<Vec<u8>> {
 /// Where a program would be found, if it is installed.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|file| file.is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// The command as one would type it, with the variables set for it in front.
 fn describe(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
-        Some(format!(
-            "{}={}",
-            name.display(),
-            quoted(&value?.to_string_lossy())
-        ))
+        Some(format!("{}={}", name.display(), quoted(&value?.to_string_lossy())))
     });
-    let program = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or(command.get_program());
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let words = std::iter::once(program).chain(command.get_args());
     let words = words.map(|word| quoted(&word.to_string_lossy()));
     variables.chain(words).collect::<Vec<_>>().join(" ")
@@ -89,15 +77,8 @@ mod tests {
     #[test]
     fn a_described_command_can_be_typed_again() {
         let mut command = Command::new("/usr/bin/cargo");
-        command
-            .arg("doc")
-            .arg("it's")
-            .arg("")
-            .env("RUSTDOCFLAGS", "-D warnings");
-        assert_eq!(
-            describe(&command),
-            r"RUSTDOCFLAGS='-D warnings' cargo doc 'it'\''s' ''"
-        );
+        command.arg("doc").arg("it's").arg("").env("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(describe(&command), r"RUSTDOCFLAGS='-D warnings' cargo doc 'it'\''s' ''");
     }
 
     #[test]

@@ -32,15 +32,12 @@ pub(crate) enum Step {
 impl Step {
     /// The name as `--only` takes it.
     pub(crate) fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().to_owned())
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// What it is for, in a few words.
     pub(crate) fn purpose(self) -> String {
-        let help = self
-            .to_possible_value()
-            .and_then(|value| value.get_help().map(ToString::to_string));
+        let help = self.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
         help.unwrap_or_default()
     }
 
@@ -60,30 +57,14 @@ impl Step {
     }
 }
 
-const CLIPPY: [&str; 7] = [
-    "clippy",
-    "--workspace",
-    "--locked",
-    "--all-targets",
-    "--",
-    "-D",
-    "warnings",
-];
+const CLIPPY: [&str; 7] = ["clippy", "--workspace", "--locked", "--all-targets", "--", "-D", "warnings"];
 
 const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
 
 /// `--all-targets` without the benches: a bench with its own `main` would run at full length here.
 /// They are still compiled, by clippy. One failing test file does not hide those after it.
-const TEST: [&str; 8] = [
-    "test",
-    "--workspace",
-    "--locked",
-    "--lib",
-    "--bins",
-    "--tests",
-    "--examples",
-    "--no-fail-fast",
-];
+const TEST: [&str; 8] =
+    ["test", "--workspace", "--locked", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"];
 
 fn format() -> Result<()> {
     shown(cargo().args(["fmt", "--all", "--", "--check"]))?;
@@ -95,11 +76,7 @@ fn format() -> Result<()> {
 fn alone() -> Result<()> {
     for member in Workspace::load()?.members().filter(|member| member.is_library) {
         let check = |extra: &[&str]| {
-            shown(
-                cargo()
-                    .args(["check", "--locked", "--package", &member.name])
-                    .args(extra),
-            )
+            shown(cargo().args(["check", "--locked", "--package", &member.name]).args(extra))
         };
         check(&[])?;
         if member.has_features {

@@ -11,11 +11,7 @@ static COLOUR: LazyLock<bool> = LazyLock::new(|| {
 });
 
 fn paint(code: &str, text: &str) -> String {
-    if *COLOUR {
-        format!("\x1b[{code}m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
+    if *COLOUR { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 pub(crate) fn bold(text: &str) -> String {

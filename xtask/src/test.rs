@@ -37,11 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut stopped = false;
     for &step in Step::value_variants().iter().filter(|step| chosen(step)) {
         let report = if stopped {
-            Report {
-                step,
-                outcome: Outcome::NotRun,
-                took: Duration::ZERO,
-            }
+            Report { step, outcome: Outcome::NotRun, took: Duration::ZERO }
         } else {
             perform(step)
         };
@@ -50,9 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     print_table(&reports, started.elapsed());
 
-    let failed = reports
-        .iter()
-        .filter(|report| matches!(report.outcome, Outcome::Failed));
+    let failed = reports.iter().filter(|report| matches!(report.outcome, Outcome::Failed));
     let failed: Vec<String> = failed.map(|report| report.step.name()).collect();
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
@@ -71,12 +65,7 @@ fn perform(step: Step) -> Report {
             Outcome::Passed
         }
         Err(error) => {
-            println!(
-                "{} {} after {}: {error:#}",
-                term::red("FAILED:"),
-                step.name(),
-                term::time(took)
-            );
+            println!("{} {} after {}: {error:#}", term::red("FAILED:"), step.name(), term::time(took));
             Outcome::Failed
         }
     };

@@ -109,14 +109,7 @@ const DEFAULT_MODELS: [(&str, &[&str]); 19] = [
         ],
     ),
     ("loras", &["detail.safetensors", "pixel-art.safetensors"]),
-    (
-        "vae",
-        &[
-            "ae.safetensors",
-            "vae-ft-mse-840000-ema-pruned.safetensors",
-            "wan_2.1_vae.safetensors",
-        ],
-    ),
+    ("vae", &["ae.safetensors", "vae-ft-mse-840000-ema-pruned.safetensors", "wan_2.1_vae.safetensors"]),
     (
         "text_encoders",
         &[
@@ -140,19 +133,8 @@ const DEFAULT_MODELS: [(&str, &[&str]); 19] = [
     ("style_models", &[]),
     ("embeddings", &["easynegative.safetensors"]),
     ("diffusers", &[]),
-    (
-        "vae_approx",
-        &[
-            "taesd_decoder.pth",
-            "taesd_encoder.pth",
-            "taesdxl_decoder.pth",
-            "taesdxl_encoder.pth",
-        ],
-    ),
-    (
-        "controlnet",
-        &["control_v11p_sd15_canny.pth", "control_v11p_sd15_openpose.pth"],
-    ),
+    ("vae_approx", &["taesd_decoder.pth", "taesd_encoder.pth", "taesdxl_decoder.pth", "taesdxl_encoder.pth"]),
+    ("controlnet", &["control_v11p_sd15_canny.pth", "control_v11p_sd15_openpose.pth"]),
     ("gligen", &[]),
     ("upscale_models", &["4x-UltraSharp.pth", "RealESRGAN_x4plus.pth"]),
     ("latent_upscale_models", &[]),
@@ -180,10 +162,7 @@ impl Default for SimConfig {
             models: DEFAULT_MODELS
                 .into_iter()
                 .map(|(folder, names)| {
-                    (
-                        folder.to_owned(),
-                        names.iter().map(|&name| name.to_owned()).collect(),
-                    )
+                    (folder.to_owned(), names.iter().map(|&name| name.to_owned()).collect())
                 })
                 .collect(),
             frontend: None,

@@ -86,10 +86,7 @@ impl Host {
     /// Behaves as another version from the next life on.
     pub(crate) fn set_profile(&self, profile: Profile) {
         let mut config = lock(&self.config);
-        *config = Arc::new(SimConfig {
-            profile,
-            ..(**config).clone()
-        });
+        *config = Arc::new(SimConfig { profile, ..(**config).clone() });
     }
 
     /// Starts the process: empty queue, empty history, empty temp folder.
@@ -112,16 +109,9 @@ impl Host {
         );
         let ended = CancellationToken::new();
         self.tasks.spawn(worker);
-        self.tasks
-            .spawn(ended.clone().run_until_cancelled_owned(sockets.clone().publish()));
+        self.tasks.spawn(ended.clone().run_until_cancelled_owned(sockets.clone().publish()));
         let log = Log::started(&config, self.addr);
-        *lock(&self.life) = Some(Arc::new(Life {
-            config,
-            engine,
-            sockets,
-            ended,
-            log,
-        }));
+        *lock(&self.life) = Some(Arc::new(Life { config, engine, sockets, ended, log }));
         Ok(())
     }
 
@@ -152,9 +142,7 @@ impl Life {
 
 impl std::fmt::Debug for Life {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Life")
-            .field("config", &self.config)
-            .finish_non_exhaustive()
+        f.debug_struct("Life").field("config", &self.config).finish_non_exhaustive()
     }
 }
 

@@ -87,10 +87,7 @@ impl Outgoing {
             let inside = match value {
                 Json::Str(text) | Json::BigInt(text) => text.len(),
                 Json::List(values) => values.iter().map(of).sum(),
-                Json::Dict(members) => members
-                    .iter()
-                    .map(|(key, value)| 32 + key.len() + of(value))
-                    .sum(),
+                Json::Dict(members) => members.iter().map(|(key, value)| 32 + key.len() + of(value)).sum(),
                 Json::Null | Json::Bool(_) | Json::Int(_) | Json::Float(_) => 0,
             };
             size_of::<Json>() + inside
@@ -151,10 +148,7 @@ impl Sockets {
             // There is room for all of them.
             let _ = frames.try_send(frame);
         }
-        let socket = Socket {
-            frames: frames.clone(),
-            supports_preview_metadata: false,
-        };
+        let socket = Socket { frames: frames.clone(), supports_preview_metadata: false };
         let mut state = self.state();
         state.sockets.shift_remove(client);
         state.sockets.insert(client.to_owned(), socket);
@@ -186,10 +180,7 @@ impl Sockets {
         let number = state.next_hold;
         state.next_hold += 1;
         state.holds.insert(number);
-        Hold {
-            sockets: self.clone(),
-            number,
-        }
+        Hold { sockets: self.clone(), number }
     }
 
     /// Cancelled when a message broke the loop; ComfyUI's process ends a little later.
@@ -234,17 +225,10 @@ impl Sockets {
     fn receivers(&self, to: Option<&str>) -> Vec<mpsc::Sender<Message>> {
         let state = self.state();
         match to {
-            Some(client) => state
-                .sockets
-                .get(client)
-                .map(|socket| socket.frames.clone())
-                .into_iter()
-                .collect(),
-            None => state
-                .sockets
-                .values()
-                .map(|socket| socket.frames.clone())
-                .collect(),
+            Some(client) => {
+                state.sockets.get(client).map(|socket| socket.frames.clone()).into_iter().collect()
+            }
+            None => state.sockets.values().map(|socket| socket.frames.clone()).collect(),
         }
     }
 
@@ -280,11 +264,7 @@ impl Hub for Sockets {
         }
         state.queued_bytes += weight;
         let barrier = state.next_hold;
-        state.queue.push_back(Queued {
-            message,
-            to: to.map(str::to_owned),
-            barrier,
-        });
+        state.queue.push_back(Queued { message, to: to.map(str::to_owned), barrier });
         drop(state);
         self.queued.notify_one();
     }
@@ -306,10 +286,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(10);
 
     fn text(value: u32) -> Outgoing {
-        Outgoing::Text {
-            event: "progress",
-            data: dict([("value", value.into())]),
-        }
+        Outgoing::Text { event: "progress", data: dict([("value", value.into())]) }
     }
 
     fn running() -> Arc<Sockets> {
@@ -321,14 +298,8 @@ mod tests {
     #[test]
     fn frames_have_comfyuis_form() {
         let frame = text(3).frame().unwrap();
-        assert_eq!(
-            frame,
-            Message::text(r#"{"type": "progress", "data": {"value": 3}}"#)
-        );
-        let binary = Outgoing::Binary {
-            event: 1,
-            payload: Bytes::from_static(b"xy"),
-        };
+        assert_eq!(frame, Message::text(r#"{"type": "progress", "data": {"value": 3}}"#));
+        let binary = Outgoing::Binary { event: 1, payload: Bytes::from_static(b"xy") };
         assert_eq!(binary.frame().unwrap(), Message::binary(&b"\0\0\0\x01xy"[..]));
     }
 
@@ -379,10 +350,7 @@ mod tests {
     #[tokio::test]
     async fn the_queue_is_bounded() {
         let sockets = Sockets::default();
-        let large = Outgoing::Binary {
-            event: 1,
-            payload: Bytes::from(vec![0; QUEUE_BYTES / 8]),
-        };
+        let large = Outgoing::Binary { event: 1, payload: Bytes::from(vec![0; QUEUE_BYTES / 8]) };
         for _ in 0..20 {
             sockets.send(large.clone(), None);
         }

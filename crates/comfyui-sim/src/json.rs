@@ -57,12 +57,7 @@ pub enum Json {
 /// assert_eq!(dict([("value", 1.into()), ("max", 2.5.into())]).dump(), r#"{"value": 1, "max": 2.5}"#);
 /// ```
 pub fn dict<K: Into<String>, const N: usize>(pairs: [(K, Json); N]) -> Json {
-    Json::Dict(
-        pairs
-            .into_iter()
-            .map(|(key, value)| (key.into(), value))
-            .collect(),
-    )
+    Json::Dict(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
 /// Builds a list from anything that becomes values.
@@ -180,9 +175,7 @@ impl Json {
             }
             (Json::Dict(left), Json::Dict(right)) => {
                 left.len() == right.len()
-                    && left
-                        .iter()
-                        .all(|(key, l)| right.get(key).is_some_and(|r| l.python_eq(r)))
+                    && left.iter().all(|(key, l)| right.get(key).is_some_and(|r| l.python_eq(r)))
             }
             _ => match (self.is_number(), other.is_number()) {
                 (true, true) => self.compare_numbers(other) == Some(Ordering::Equal),
@@ -209,10 +202,7 @@ impl Json {
 
     /// Whether Python can do arithmetic with it.
     pub fn is_number(&self) -> bool {
-        matches!(
-            self,
-            Json::Bool(_) | Json::Int(_) | Json::BigInt(_) | Json::Float(_)
-        )
+        matches!(self, Json::Bool(_) | Json::Int(_) | Json::BigInt(_) | Json::Float(_))
     }
 
     fn as_exact_int(&self) -> Option<i128> {
@@ -225,11 +215,7 @@ impl Json {
 }
 
 fn sign_of(digits: &str) -> Ordering {
-    if digits.starts_with('-') {
-        Ordering::Less
-    } else {
-        Ordering::Greater
-    }
+    if digits.starts_with('-') { Ordering::Less } else { Ordering::Greater }
 }
 
 fn compare_digits(left: &str, right: &str) -> Ordering {
@@ -312,9 +298,7 @@ mod tests {
             any::<bool>().prop_map(Json::Bool),
             any::<i128>().prop_map(|value| Json::Int(value / 1000)),
             "-?[1-9][0-9]{39,60}".prop_map(Json::BigInt),
-            any::<f64>()
-                .prop_filter("NaN is not equal to itself", |v| !v.is_nan())
-                .prop_map(Json::Float),
+            any::<f64>().prop_filter("NaN is not equal to itself", |v| !v.is_nan()).prop_map(Json::Float),
             any::<String>().prop_map(Json::Str),
         ];
         leaf.prop_recursive(4, 40, 8, |inner| {
@@ -350,12 +334,9 @@ mod tests {
     #[test]
     fn numbers_compare_as_in_python() {
         let parse = |text: &str| Json::parse(text.as_bytes()).unwrap();
-        for (left, right) in [
-            ("1", "1.0"),
-            ("true", "1"),
-            ("0", "-0.0"),
-            ("[1, {\"a\": 2}]", "[1.0, {\"a\": 2}]"),
-        ] {
+        for (left, right) in
+            [("1", "1.0"), ("true", "1"), ("0", "-0.0"), ("[1, {\"a\": 2}]", "[1.0, {\"a\": 2}]")]
+        {
             assert!(parse(left).python_eq(&parse(right)), "{left} == {right}");
         }
         for (left, right) in [("1", "\"1\""), ("null", "0"), ("NaN", "NaN"), ("[1]", "[1, 2]")] {

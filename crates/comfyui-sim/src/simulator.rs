@@ -72,19 +72,14 @@ impl Simulator {
     /// Starts one on a free port of 127.0.0.1.
     pub async fn start(config: SimConfig) -> Result<Self, StartError> {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = TcpListener::bind(addr)
-            .await
-            .map_err(|source| StartError::Listen { addr, source })?;
+        let listener = TcpListener::bind(addr).await.map_err(|source| StartError::Listen { addr, source })?;
         Self::start_on(listener, config).await
     }
 
     /// Starts one on a port of the caller's choice.
     pub async fn start_on(listener: TcpListener, config: SimConfig) -> Result<Self, StartError> {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let addr = listener.local_addr().map_err(|source| StartError::Listen {
-            addr: nowhere,
-            source,
-        })?;
+        let addr = listener.local_addr().map_err(|source| StartError::Listen { addr: nowhere, source })?;
         if let Some(frontend) = &config.frontend
             && !frontend.join("index.html").is_file()
         {
@@ -93,20 +88,12 @@ impl Simulator {
         let (base_dir, temporary) = base_dir(&config)?;
         let (commands, receiver) = mpsc::channel(16);
         let host = Arc::new(Host::new(addr, base_dir, config, commands));
-        host.start_life().map_err(|source| StartError::Folder {
-            dir: host.base_dir.clone(),
-            source,
-        })?;
+        host.start_life().map_err(|source| StartError::Folder { dir: host.base_dir.clone(), source })?;
         let (condition, watched) = watch::channel(Condition::Up);
         let stop = CancellationToken::new();
         let supervisor = Supervisor::new(host.clone(), listener, receiver, condition, stop.clone());
         host.tasks.spawn(supervisor.run());
-        Ok(Self {
-            host,
-            stop,
-            condition: watched,
-            temporary,
-        })
+        Ok(Self { host, stop, condition: watched, temporary })
     }
 
     /// Where it answers, such as `http://127.0.0.1:45123`, without a slash at the end.
@@ -143,9 +130,7 @@ impl Simulator {
     pub async fn wait_for(&self, wanted: Condition) {
         let mut condition = self.condition.clone();
         // An error means that the supervisor is gone, and nothing will change any more.
-        let _ = condition
-            .wait_for(|now| *now == wanted || *now == Condition::Stopped)
-            .await;
+        let _ = condition.wait_for(|now| *now == wanted || *now == Condition::Stopped).await;
     }
 
     /// Ends the process and starts it again: queue, history, counter, cache and temp files are gone, input and
@@ -193,10 +178,7 @@ impl Simulator {
 
     async fn ask(&self, deed: Deed) {
         let (done, finished) = oneshot::channel();
-        let command = Command {
-            deed,
-            done: Some(done),
-        };
+        let command = Command { deed, done: Some(done) };
         if self.host.commands.send(command).await.is_ok() {
             // An error means that the simulator stopped first.
             let _ = finished.await;
@@ -224,10 +206,8 @@ fn base_dir(config: &SimConfig) -> Result<(PathBuf, Option<tempfile::TempDir>), 
         }
         None => {
             let system = std::env::temp_dir();
-            let temporary = tempfile::Builder::new()
-                .prefix("comfyui-sim-")
-                .tempdir()
-                .map_err(failed(&system))?;
+            let temporary =
+                tempfile::Builder::new().prefix("comfyui-sim-").tempdir().map_err(failed(&system))?;
             let dir = temporary.path().canonicalize().map_err(failed(&system))?;
             Ok((dir, Some(temporary)))
         }

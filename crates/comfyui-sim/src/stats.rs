@@ -57,13 +57,11 @@ impl Executions {
 /// # Ok::<(), comfyui_sim::json::ParseError>(())
 /// ```
 pub fn graph_digest(graph: &Json) -> String {
-    Sha256::digest(graph.canonical().as_bytes())
-        .iter()
-        .fold(String::with_capacity(64), |mut hex, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    Sha256::digest(graph.canonical().as_bytes()).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 #[cfg(test)]
@@ -90,9 +88,6 @@ mod tests {
             r#"{"1": {"inputs": {"z": 1.0, "y": "é\u2028\ud83d\ude00", "x": 1e-5}, "class_type": "A"}}"#
                 .parse()
                 .unwrap();
-        assert_eq!(
-            graph_digest(&graph),
-            "917f7374707dc59e3aea67d3e7cea377052648b1f9515bf3a4e3f4105751121b"
-        );
+        assert_eq!(graph_digest(&graph), "917f7374707dc59e3aea67d3e7cea377052648b1f9515bf3a4e3f4105751121b");
     }
 }

@@ -242,8 +242,7 @@ impl Supervisor {
             _ if self.reopen.is_some() => Condition::Restarting,
             _ => Condition::Down,
         };
-        self.condition
-            .send_if_modified(|now| std::mem::replace(now, condition) != condition);
+        self.condition.send_if_modified(|now| std::mem::replace(now, condition) != condition);
         if condition != Condition::Restarting {
             for waiting in self.waiting.drain(..) {
                 // Whoever no longer waits need not be told.

@@ -64,12 +64,7 @@ impl Connections {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let control = Arc::new(Control::default());
         self.open().insert(id, control.clone());
-        let wire = Wire {
-            stream,
-            control: control.clone(),
-            connections: self.clone(),
-            id,
-        };
+        let wire = Wire { stream, control: control.clone(), connections: self.clone(), id };
         (wire, control)
     }
 

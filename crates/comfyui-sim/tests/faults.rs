@@ -1,8 +1,5 @@
 //! Every fault does what it says, seen from the other end of the connection.
-#![allow(
-    clippy::unwrap_used,
-    reason = "clippy does not see that the helpers are part of tests"
-)]
+#![allow(clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
 
 mod support;
 
@@ -27,10 +24,7 @@ async fn is_reset(sim: &Simulator, request: &str) -> bool {
 
 fn post_request(path: &str, body: &Value) -> String {
     let body = body.to_string();
-    format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
 async fn refuses(sim: &Simulator) -> bool {
@@ -56,9 +50,7 @@ async fn a_reset_comes_instead_of_the_deed() {
     assert!(is_reset(&sim, &post_request("/prompt", &text_prompt("never", "me"))).await);
     submit(&sim, &text_prompt("second", "me")).await;
     assert_eq!(
-        get_json(&sim, "/prompt").await["exec_info"]["queue_remaining"]
-            .as_u64()
-            .unwrap()
+        get_json(&sim, "/prompt").await["exec_info"]["queue_remaining"].as_u64().unwrap()
             + sim.stats().executions_total,
         1
     );
@@ -68,8 +60,7 @@ async fn a_reset_comes_instead_of_the_deed() {
 async fn an_error_is_told_before_or_after_the_deed() {
     let sim = start().await;
     sim.faults().add(Fault::error(500).on("POST /prompt").times(1));
-    sim.faults()
-        .add(Fault::error_after(502).on("POST /prompt").times(1));
+    sim.faults().add(Fault::error_after(502).on("POST /prompt").times(1));
     let mut prompt = text_prompt("x", "me");
     for (status, id) in [(500, "first"), (502, "second"), (200, "third")] {
         prompt["prompt_id"] = json!(id);
@@ -84,9 +75,7 @@ async fn an_error_is_told_before_or_after_the_deed() {
 #[tokio::test]
 async fn a_slow_answer_comes_late_and_a_hanging_one_never() {
     let sim = start().await;
-    let slow = sim
-        .faults()
-        .add(Fault::slow(Duration::from_millis(150)).on("GET /queue"));
+    let slow = sim.faults().add(Fault::slow(Duration::from_millis(150)).on("GET /queue"));
     let began = Instant::now();
     get_json(&sim, "/queue").await;
     assert!(began.elapsed() >= Duration::from_millis(150));
@@ -108,9 +97,7 @@ async fn a_half_open_connection_swallows_everything() {
     // Far more than the buffers on the way hold.
     let void = vec![b'x'; 1024 * 1024];
     for _ in 0..32 {
-        soon("room for bytes that nobody wants", stream.write_all(&void))
-            .await
-            .unwrap();
+        soon("room for bytes that nobody wants", stream.write_all(&void)).await.unwrap();
     }
     assert!(timeout(QUIET, stream.read_u8()).await.is_err());
     get_json(&sim, "/queue").await;
@@ -122,38 +109,22 @@ async fn garbage_is_no_json_and_a_cut_answer_no_answer() {
     sim.faults().add(Fault::garbage().on("GET /queue").times(1));
     let answer = get(&sim, "/queue").await.unwrap();
     assert_eq!(answer.status(), 200);
-    assert_eq!(
-        answer.headers()["content-type"],
-        "application/json; charset=utf-8"
-    );
+    assert_eq!(answer.headers()["content-type"], "application/json; charset=utf-8");
     assert!(serde_json::from_slice::<Value>(&answer.bytes().await.unwrap()).is_err());
 
     std::fs::write(sim.base_dir().join("output/a.bin"), vec![1; 1_000_000]).unwrap();
     sim.faults().add(Fault::cut_answer().on("GET /view").times(1));
     let answer = get(&sim, "/view?filename=a.bin").await.unwrap();
-    assert_eq!(
-        (answer.status().as_u16(), answer.content_length()),
-        (200, Some(1_000_000))
-    );
+    assert_eq!((answer.status().as_u16(), answer.content_length()), (200, Some(1_000_000)));
     assert!(soon("the end of a cut body", answer.bytes()).await.is_err());
-    assert_eq!(
-        get(&sim, "/view?filename=a.bin")
-            .await
-            .unwrap()
-            .bytes()
-            .await
-            .unwrap()
-            .len(),
-        1_000_000
-    );
+    assert_eq!(get(&sim, "/view?filename=a.bin").await.unwrap().bytes().await.unwrap().len(), 1_000_000);
 }
 
 #[tokio::test]
 async fn chance_repeats_itself() {
     let run = async || {
         let sim = start().await;
-        sim.faults()
-            .add(Fault::error(500).on("GET /queue").probability(0.5).seed(7));
+        sim.faults().add(Fault::error(500).on("GET /queue").probability(0.5).seed(7));
         let mut statuses = Vec::new();
         for _ in 0..24 {
             statuses.push(get(&sim, "/queue").await.unwrap().status().as_u16());
@@ -174,18 +145,10 @@ async fn a_mute_socket_answers_pings_and_says_nothing_else() {
     finished(&sim, &id).await;
     // What was on its way when the fault came may still arrive.
     while !socket.is_quiet().await {}
-    socket
-        .send_message(tokio_tungstenite::tungstenite::Message::Ping("x".into()))
-        .await;
-    assert!(matches!(
-        socket.next().await,
-        Some(Ok(tokio_tungstenite::tungstenite::Message::Pong(_)))
-    ));
+    socket.send_message(tokio_tungstenite::tungstenite::Message::Ping("x".into())).await;
+    assert!(matches!(socket.next().await, Some(Ok(tokio_tungstenite::tungstenite::Message::Pong(_)))));
     let mut later = Socket::open(&sim, "later").await;
-    assert!(
-        later.is_quiet().await,
-        "a socket that is opened later is mute too"
-    );
+    assert!(later.is_quiet().await, "a socket that is opened later is mute too");
     sim.faults().clear();
     let mut cured = Socket::greeted(&sim, "cured").await;
     submit(&sim, &text_prompt("heard", "cured")).await;
@@ -197,15 +160,10 @@ async fn a_half_open_socket_does_not_even_answer_pings() {
     let sim = start().await;
     let mut socket = Socket::greeted(&sim, "me").await;
     let fault = sim.faults().add(Fault::half_open_websocket());
-    eventually("a hit", || async {
-        (sim.faults().hits(fault) == 1).then_some(())
-    })
-    .await;
+    eventually("a hit", || async { (sim.faults().hits(fault) == 1).then_some(()) }).await;
     // The hit is counted a moment before it is felt.
     while !socket.is_quiet().await {}
-    socket
-        .send_message(tokio_tungstenite::tungstenite::Message::Ping("x".into()))
-        .await;
+    socket.send_message(tokio_tungstenite::tungstenite::Message::Ping("x".into())).await;
     assert!(socket.is_quiet().await);
     get_json(&sim, "/queue").await;
 }
@@ -239,8 +197,7 @@ async fn refused_connections_keep_the_queue() {
     sim.faults().remove(refusal);
     sim.wait_for(Condition::Up).await;
     finished(&sim, &id).await;
-    sim.faults()
-        .add(Fault::refuse_connections().lasting(Duration::from_millis(100)));
+    sim.faults().add(Fault::refuse_connections().lasting(Duration::from_millis(100)));
     sim.wait_for(Condition::Refusing).await;
     sim.wait_for(Condition::Up).await;
     get_json(&sim, "/queue").await;
@@ -256,16 +213,8 @@ async fn a_restart_forgets_all_but_the_counts() {
     sim.restart_after(Duration::from_millis(50)).await;
     assert!(socket.is_cut().await);
     assert_eq!(get_json(&sim, "/history").await, json!({}));
-    assert_eq!(
-        get_json(&sim, "/queue").await,
-        json!({"queue_running": [], "queue_pending": []})
-    );
-    let answer = post(&sim, "/prompt", text_prompt("new", "me"))
-        .await
-        .unwrap()
-        .text()
-        .await
-        .unwrap();
+    assert_eq!(get_json(&sim, "/queue").await, json!({"queue_running": [], "queue_pending": []}));
+    let answer = post(&sim, "/prompt", text_prompt("new", "me")).await.unwrap().text().await.unwrap();
     assert_eq!(serde_json::from_str::<Value>(&answer).unwrap()["number"], 0);
     assert_eq!(sim.stats().by_prompt[&id], 1);
 }
@@ -297,9 +246,7 @@ async fn a_crash_resets_everything_until_it_is_revived() {
     sim.revive().await;
     assert_eq!(get_json(&sim, "/history").await, json!({}));
     // By the control route, whose own answer still arrives.
-    let told = post(&sim, "/sim/faults", json!({"kind": "crash", "down_ms": 100}))
-        .await
-        .unwrap();
+    let told = post(&sim, "/sim/faults", json!({"kind": "crash", "down_ms": 100})).await.unwrap();
     assert_eq!(told.status(), 200);
     sim.wait_for(Condition::Restarting).await;
     sim.wait_for(Condition::Up).await;
@@ -314,10 +261,7 @@ async fn a_zombie_takes_prompts_and_runs_none() {
     submit(&sim, &text_prompt("waiting", "me")).await;
     eventually("a prompt that runs for ever", || async {
         let queue = get_json(&sim, "/queue").await;
-        let lengths = (
-            queue["queue_running"].as_array()?.len(),
-            queue["queue_pending"].as_array()?.len(),
-        );
+        let lengths = (queue["queue_running"].as_array()?.len(), queue["queue_pending"].as_array()?.len());
         (lengths == (1, 1)).then_some(())
     })
     .await;
@@ -357,31 +301,16 @@ async fn memory_and_disk_run_out_and_files_vanish() {
     sim.faults().add(Fault::disk_full().times(1));
     let file = reqwest::multipart::Part::bytes(vec![1]).file_name("a.png");
     let form = reqwest::multipart::Form::new().part("image", file);
-    let upload = client()
-        .post(format!("{}/upload/image", sim.url()))
-        .multipart(form)
-        .send()
-        .await
-        .unwrap();
+    let upload = client().post(format!("{}/upload/image", sim.url())).multipart(form).send().await.unwrap();
     assert_eq!(upload.status(), 500);
 
     sim.faults().add(Fault::files_gone().times(1));
     let entry = finished(&sim, &submit(&sim, &picture("c")).await).await;
     assert_eq!(last_message(&entry).0, "execution_success");
     let name = entry["outputs"]["2"]["images"][0]["filename"].as_str().unwrap();
-    assert_eq!(
-        get(&sim, &format!("/view?filename={name}"))
-            .await
-            .unwrap()
-            .status(),
-        404
-    );
+    assert_eq!(get(&sim, &format!("/view?filename={name}")).await.unwrap().status(), 404);
     let entry = finished(&sim, &submit(&sim, &picture("d")).await).await;
-    assert_eq!(
-        last_message(&entry).0,
-        "execution_success",
-        "all faults are spent"
-    );
+    assert_eq!(last_message(&entry).0, "execution_success", "all faults are spent");
 }
 
 #[tokio::test]
@@ -389,10 +318,7 @@ async fn a_stuck_node_goes_on_when_the_fault_is_removed() {
     let sim = start().await;
     let stuck = sim.faults().add(Fault::stuck_node());
     let id = submit(&sim, &slow_prompt(0.0, "me")).await;
-    eventually("a hit", || async {
-        (sim.faults().hits(stuck) == 1).then_some(())
-    })
-    .await;
+    eventually("a hit", || async { (sim.faults().hits(stuck) == 1).then_some(()) }).await;
     assert_eq!(get_json(&sim, &format!("/history/{id}")).await, json!({}));
     sim.faults().remove(stuck);
     finished(&sim, &id).await;
@@ -452,8 +378,5 @@ async fn shutdown_leaves_nothing_and_drop_is_safe() {
     let sim = start().await;
     let addr = sim.addr();
     drop(sim);
-    eventually("a free port", || async {
-        TcpStream::connect(addr).await.is_err().then_some(())
-    })
-    .await;
+    eventually("a free port", || async { TcpStream::connect(addr).await.is_err().then_some(()) }).await;
 }

@@ -14,31 +14,18 @@ use tokio_tungstenite::tungstenite::Message;
 async fn answers_have_aiohttps_manners() {
     let sim = start().await;
     let ask = async |line: &str, headers: &str| {
-        raw(
-            sim.addr(),
-            format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n"),
-        )
-        .await
+        raw(sim.addr(), format!("{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n")).await
     };
     let check = |answer: &str, status: &str, headers: &[(&str, Option<&str>)], body: &str| {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
-        assert_eq!(
-            header(answer, "Server"),
-            Some("Python/3.11 aiohttp/3.14.5"),
-            "{answer}"
-        );
+        assert_eq!(header(answer, "Server"), Some("Python/3.11 aiohttp/3.14.5"), "{answer}");
         for (name, value) in headers {
             assert_eq!(header(answer, name), *value, "{name} in {answer}");
         }
         assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, body, "{answer}");
     };
     let json = [("Content-Type", Some("application/json; charset=utf-8"))];
-    check(
-        &ask("GET /prompt", "").await,
-        "200 OK",
-        &json,
-        r#"{"exec_info": {"queue_remaining": 0}}"#,
-    );
+    check(&ask("GET /prompt", "").await, "200 OK", &json, r#"{"exec_info": {"queue_remaining": 0}}"#);
     check(&ask("GET /api/i18n", "").await, "200 OK", &json, "{}");
     let head = [json[0], ("Content-Length", Some("37"))];
     check(&ask("HEAD /prompt", "").await, "200 OK", &head, "");
@@ -47,30 +34,12 @@ async fn answers_have_aiohttps_manners() {
         ("Content-Type", Some("application/octet-stream")),
         ("Content-Length", None),
     ];
-    for path in [
-        "GET /no_such_route",
-        "GET /queue/",
-        "GET /jobs",
-        "GET /upload/image",
-    ] {
+    for path in ["GET /no_such_route", "GET /queue/", "GET /jobs", "GET /upload/image"] {
         check(&ask(path, "").await, "404 Not Found", &missing, "0\r\n\r\n");
     }
-    let wrong = [
-        ("Allow", Some("GET,HEAD,POST")),
-        ("Content-Type", Some("text/plain; charset=utf-8")),
-    ];
-    check(
-        &ask("PUT /prompt", "").await,
-        "405 Method Not Allowed",
-        &wrong,
-        "405: Method Not Allowed",
-    );
-    check(
-        &ask("GET /internal/x", "").await,
-        "404 Not Found",
-        &[],
-        "404: Not Found",
-    );
+    let wrong = [("Allow", Some("GET,HEAD,POST")), ("Content-Type", Some("text/plain; charset=utf-8"))];
+    check(&ask("PUT /prompt", "").await, "405 Method Not Allowed", &wrong, "405: Method Not Allowed");
+    check(&ask("GET /internal/x", "").await, "404 Not Found", &[], "404: Not Found");
     let empty = [("Content-Length", Some("0")), ("Content-Type", None)];
     check(&ask("OPTIONS /anything", "").await, "200 OK", &empty, "");
     check(&ask("GET /models/nowhere", "").await, "404 Not Found", &empty, "");
@@ -81,15 +50,8 @@ async fn answers_have_aiohttps_manners() {
     check(&foreign.await, "403 Forbidden", &empty, "");
     let page = "500 Internal Server Error\n\nServer got itself in trouble";
     // No `Connection: close` in the request: the server ends the connection by itself.
-    let trouble = raw(
-        sim.addr(),
-        "POST /queue HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{",
-    )
-    .await;
-    let closed = [
-        ("Connection", Some("close")),
-        ("Content-Type", Some("text/plain; charset=utf-8")),
-    ];
+    let trouble = raw(sim.addr(), "POST /queue HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{").await;
+    let closed = [("Connection", Some("close")), ("Content-Type", Some("text/plain; charset=utf-8"))];
     check(&trouble, "500 Internal Server Error", &closed, page);
 }
 
@@ -99,24 +61,13 @@ async fn connections_are_kept_pipelined_and_old() {
     let mut stream = TcpStream::connect(sim.addr()).await.unwrap();
     let two = "GET /prompt HTTP/1.1\r\nHost: x\r\n\r\nGET /features HTTP/1.1\r\nHost: x\r\n\r\n";
     stream.write_all(two.as_bytes()).await.unwrap();
-    assert_eq!(
-        read_answer(&mut stream).await.1,
-        r#"{"exec_info": {"queue_remaining": 0}}"#
-    );
-    assert!(
-        read_answer(&mut stream)
-            .await
-            .1
-            .contains("supports_preview_metadata")
-    );
+    assert_eq!(read_answer(&mut stream).await.1, r#"{"exec_info": {"queue_remaining": 0}}"#);
+    assert!(read_answer(&mut stream).await.1.contains("supports_preview_metadata"));
     // A body that nobody reads does not cost the connection.
     let unread = "POST /upload/image HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
     stream.write_all(unread.as_bytes()).await.unwrap();
     assert!(read_answer(&mut stream).await.0.starts_with("HTTP/1.1 400"));
-    stream
-        .write_all(b"GET /prompt HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /prompt HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     assert!(read_answer(&mut stream).await.0.starts_with("HTTP/1.1 200"));
 
     let old = raw(sim.addr(), "GET /prompt HTTP/1.0\r\n\r\n").await;
@@ -142,26 +93,15 @@ async fn bodies_may_be_chunked_packed_or_asked_for() {
     let mut stream = TcpStream::connect(sim.addr()).await.unwrap();
     let asking = "POST /settings/c HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n";
     stream.write_all(asking.as_bytes()).await.unwrap();
-    assert!(
-        read_answer(&mut stream)
-            .await
-            .0
-            .starts_with("HTTP/1.1 100 Continue")
-    );
+    assert!(read_answer(&mut stream).await.0.starts_with("HTTP/1.1 100 Continue"));
     stream.write_all(b"1").await.unwrap();
     assert!(read_answer(&mut stream).await.0.starts_with("HTTP/1.1 200"));
-    assert_eq!(
-        get_json(&sim, "/settings").await,
-        json!({"a": "abc", "b": "packed", "c": 1})
-    );
+    assert_eq!(get_json(&sim, "/settings").await, json!({"a": "abc", "b": "packed", "c": 1}));
 }
 
 #[tokio::test]
 async fn too_large_a_body_is_refused_and_the_connection_lives_on() {
-    let config = SimConfig {
-        max_upload_bytes: 100_000,
-        ..SimConfig::default()
-    };
+    let config = SimConfig { max_upload_bytes: 100_000, ..SimConfig::default() };
     let sim = start_with(config).await;
     let mut stream = TcpStream::connect(sim.addr()).await.unwrap();
     let size = 2_000_000;
@@ -171,26 +111,16 @@ async fn too_large_a_body_is_refused_and_the_connection_lives_on() {
     let (head, body) = read_answer(&mut stream).await;
     assert!(head.starts_with("HTTP/1.1 413"), "{head}");
     assert_eq!(body, "Maximum request body size 100000 exceeded.");
-    stream
-        .write_all(b"GET /features HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .unwrap();
+    stream.write_all(b"GET /features HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     assert!(read_answer(&mut stream).await.1.contains("100000"));
 
     let file = reqwest::multipart::Part::bytes(vec![7; 200_000]).file_name("big.bin");
     let form = reqwest::multipart::Form::new().part("image", file);
-    let answer = client()
-        .post(format!("{}/upload/image", sim.url()))
-        .multipart(form)
-        .send()
-        .await
-        .unwrap();
+    let answer = client().post(format!("{}/upload/image", sim.url())).multipart(form).send().await.unwrap();
     assert_eq!(answer.status(), 413);
     assert!(!sim.base_dir().join("input/big.bin").exists());
-    let left: Vec<_> = std::fs::read_dir(sim.base_dir())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
+    let left: Vec<_> =
+        std::fs::read_dir(sim.base_dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "a half upload is left in {left:?}");
 }
 
@@ -199,20 +129,10 @@ async fn an_upload_can_be_seen_in_parts() {
     let sim = start().await;
     let content: Vec<u8> = (0..5_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
     let file = reqwest::multipart::Part::bytes(content.clone()).file_name("film.mp4");
-    let form = reqwest::multipart::Form::new()
-        .text("subfolder", "a/b")
-        .part("image", file);
-    let answer = client()
-        .post(format!("{}/upload/image", sim.url()))
-        .multipart(form)
-        .send()
-        .await
-        .unwrap();
+    let form = reqwest::multipart::Form::new().text("subfolder", "a/b").part("image", file);
+    let answer = client().post(format!("{}/upload/image", sim.url())).multipart(form).send().await.unwrap();
     let answer: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
-    assert_eq!(
-        answer,
-        json!({"name": "film.mp4", "subfolder": "a/b", "type": "input"})
-    );
+    assert_eq!(answer, json!({"name": "film.mp4", "subfolder": "a/b", "type": "input"}));
 
     let url = format!("{}/view?filename=film.mp4&subfolder=a/b&type=input", sim.url());
     let whole = client().get(&url).send().await.unwrap();
@@ -220,67 +140,32 @@ async fn an_upload_can_be_seen_in_parts() {
     assert_eq!(whole.headers()["content-disposition"], "filename=\"film.mp4\"");
     let tag = whole.headers()["etag"].clone();
     assert_eq!(whole.bytes().await.unwrap(), content);
-    let part = client()
-        .get(&url)
-        .header("range", "bytes=1000000-1000009")
-        .send()
-        .await
-        .unwrap();
+    let part = client().get(&url).header("range", "bytes=1000000-1000009").send().await.unwrap();
     assert_eq!(part.status(), 206);
     assert_eq!(part.headers()["content-range"], "bytes 1000000-1000009/5000000");
     assert_eq!(part.bytes().await.unwrap(), content[1_000_000..1_000_010]);
-    let outside = client()
-        .get(&url)
-        .header("range", "bytes=5000000-")
-        .send()
-        .await
-        .unwrap();
+    let outside = client().get(&url).header("range", "bytes=5000000-").send().await.unwrap();
     assert_eq!(
         (outside.status().as_u16(), &outside.headers()["content-range"]),
         (416, &"bytes */5000000".parse().unwrap())
     );
-    let unchanged = client()
-        .get(&url)
-        .header("if-none-match", tag)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(
-        (
-            unchanged.status().as_u16(),
-            unchanged.content_length().unwrap_or(0)
-        ),
-        (304, 0)
-    );
+    let unchanged = client().get(&url).header("if-none-match", tag).send().await.unwrap();
+    assert_eq!((unchanged.status().as_u16(), unchanged.content_length().unwrap_or(0)), (304, 0));
 }
 
 #[tokio::test]
 async fn files_and_settings_survive_a_restart_and_temp_does_not() {
     let sim = start().await;
-    let stored = post(&sim, "/userdata/workflows%2Fa.json", r#"{"nodes": []}"#)
-        .await
-        .unwrap();
+    let stored = post(&sim, "/userdata/workflows%2Fa.json", r#"{"nodes": []}"#).await.unwrap();
     assert_eq!(stored.text().await.unwrap(), r#""workflows/a.json""#);
-    assert_eq!(
-        post(&sim, "/settings/Comfy.Locale", "\"en\"")
-            .await
-            .unwrap()
-            .status(),
-        200
-    );
+    assert_eq!(post(&sim, "/settings/Comfy.Locale", "\"en\"").await.unwrap().status(), 200);
     for folder in ["input", "output", "temp"] {
         std::fs::write(sim.base_dir().join(folder).join("x.txt"), "x").unwrap();
     }
     sim.restart().await;
     assert_eq!(get_json(&sim, "/settings/Comfy.Locale").await, "en");
-    assert_eq!(
-        get_json(&sim, "/userdata/workflows%2Fa.json").await,
-        json!({"nodes": []})
-    );
-    assert_eq!(
-        get_json(&sim, "/userdata?dir=workflows&recurse=true").await,
-        json!(["a.json"])
-    );
+    assert_eq!(get_json(&sim, "/userdata/workflows%2Fa.json").await, json!({"nodes": []}));
+    assert_eq!(get_json(&sim, "/userdata?dir=workflows&recurse=true").await, json!(["a.json"]));
     for (folder, status) in [("input", 200), ("output", 200), ("temp", 404)] {
         let path = format!("/view?filename=x.txt&type={folder}");
         assert_eq!(get(&sim, &path).await.unwrap().status(), status, "{folder}");
@@ -289,11 +174,7 @@ async fn files_and_settings_survive_a_restart_and_temp_does_not() {
 
 #[tokio::test]
 async fn pages_from_elsewhere_get_in_when_told_so_and_answers_are_packed() {
-    let config = SimConfig {
-        cors: Some("*".to_owned()),
-        compress: true,
-        ..SimConfig::default()
-    };
+    let config = SimConfig { cors: Some("*".to_owned()), compress: true, ..SimConfig::default() };
     let sim = start_with(config).await;
     let request =
         "GET /prompt HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.com\r\nConnection: close\r\n\r\n";
@@ -301,17 +182,10 @@ async fn pages_from_elsewhere_get_in_when_told_so_and_answers_are_packed() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert_eq!(header(&answer, "access-control-allow-origin"), Some("*"));
     assert_eq!(header(&answer, "content-encoding"), None);
-    let failed = raw(
-        sim.addr(),
-        "POST /queue HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{",
-    )
-    .await;
+    let failed = raw(sim.addr(), "POST /queue HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{").await;
     assert_eq!(header(&failed, "access-control-allow-origin"), None);
     let request = "GET /prompt HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip, br\r\nConnection: close\r\n\r\n";
-    assert_eq!(
-        header(&raw(sim.addr(), request).await, "content-encoding"),
-        Some("gzip")
-    );
+    assert_eq!(header(&raw(sim.addr(), request).await, "content-encoding"), Some("gzip"));
 }
 
 #[tokio::test]
@@ -320,24 +194,15 @@ async fn a_frontend_folder_is_served() {
     std::fs::create_dir_all(dir.join("extensions/core")).unwrap();
     std::fs::write(dir.join("index.html"), "<html>").unwrap();
     std::fs::write(dir.join("extensions/core/a.js"), "1").unwrap();
-    let config = SimConfig {
-        frontend: Some(dir.clone()),
-        ..SimConfig::default()
-    };
+    let config = SimConfig { frontend: Some(dir.clone()), ..SimConfig::default() };
     let sim = start_with(config).await;
     let page = get(&sim, "/").await.unwrap();
     assert_eq!(
-        (
-            page.headers()["content-type"].to_str().unwrap(),
-            page.headers()["cache-control"].to_str().unwrap()
-        ),
+        (page.headers()["content-type"].to_str().unwrap(), page.headers()["cache-control"].to_str().unwrap()),
         ("text/html", "no-cache")
     );
     assert_eq!(page.text().await.unwrap(), "<html>");
-    assert_eq!(
-        get_json(&sim, "/extensions").await,
-        json!(["/extensions/core/a.js"])
-    );
+    assert_eq!(get_json(&sim, "/extensions").await, json!(["/extensions/core/a.js"]));
     let script = get(&sim, "/extensions/core/a.js").await.unwrap();
     assert_eq!(script.headers()["content-type"], "application/javascript");
     assert_eq!(get(&sim, "/extensions").await.unwrap().status(), 200);
@@ -345,15 +210,7 @@ async fn a_frontend_folder_is_served() {
     assert_eq!(get(&sim, "/..%2f..%2fetc/passwd").await.unwrap().status(), 404);
     std::fs::remove_dir_all(dir).unwrap();
     let without = start().await;
-    assert!(
-        get(&without, "/")
-            .await
-            .unwrap()
-            .text()
-            .await
-            .unwrap()
-            .contains("simulated ComfyUI 0.7.0")
-    );
+    assert!(get(&without, "/").await.unwrap().text().await.unwrap().contains("simulated ComfyUI 0.7.0"));
 }
 
 #[tokio::test]
@@ -368,9 +225,7 @@ async fn sockets_are_greeted_and_negotiate_once() {
     socket.send_message(Message::text("not json")).await;
     socket.send_message(Message::text("[1]")).await;
     socket.send_message(Message::binary(&b"\0\x01"[..])).await;
-    socket
-        .send(&json!({"type": "feature_flags", "data": {"supports_preview_metadata": true}}))
-        .await;
+    socket.send(&json!({"type": "feature_flags", "data": {"supports_preview_metadata": true}})).await;
     let answer = socket.event().await;
     assert_eq!(answer["type"], "feature_flags");
     assert_eq!(answer["data"], get_json(&sim, "/features").await);
@@ -384,10 +239,7 @@ async fn sockets_are_greeted_and_negotiate_once() {
 
     let mut nameless = Socket::open(&sim, "").await;
     let sid = nameless.event().await["data"]["sid"].as_str().unwrap().to_owned();
-    assert!(
-        sid.len() == 32 && sid.bytes().all(|byte| byte.is_ascii_hexdigit()),
-        "{sid}"
-    );
+    assert!(sid.len() == 32 && sid.bytes().all(|byte| byte.is_ascii_hexdigit()), "{sid}");
 
     let plain = get(&sim, "/ws").await.unwrap();
     assert_eq!(plain.status(), 400);
@@ -397,19 +249,13 @@ async fn sockets_are_greeted_and_negotiate_once() {
 
 #[tokio::test]
 async fn an_old_version_negotiates_nothing() {
-    let config = SimConfig {
-        profile: Profile::V0_3_30,
-        ..SimConfig::default()
-    };
+    let config = SimConfig { profile: Profile::V0_3_30, ..SimConfig::default() };
     let sim = start_with(config).await;
     let mut socket = Socket::greeted(&sim, "me").await;
     socket.send(&json!({"type": "feature_flags", "data": {}})).await;
     socket.send_message(Message::Ping("x".into())).await;
     assert!(matches!(socket.next().await, Some(Ok(Message::Pong(_)))));
-    assert_eq!(
-        get_json(&sim, "/system_stats").await["system"]["comfyui_version"],
-        "0.3.30"
-    );
+    assert_eq!(get_json(&sim, "/system_stats").await["system"]["comfyui_version"], "0.3.30");
     assert_eq!(get(&sim, "/features").await.unwrap().status(), 404);
     assert_eq!(get(&sim, "/api/jobs").await.unwrap().status(), 404);
 }
@@ -453,10 +299,7 @@ async fn a_client_that_does_not_read_stops_the_frames_of_all() {
     let mut good = Socket::greeted(&sim, "good").await;
     let id = submit(&sim, &text_prompt("after", "good")).await;
     finished(&sim, &id).await;
-    assert!(
-        good.is_quiet().await,
-        "the loop waits for the client that does not read"
-    );
+    assert!(good.is_quiet().await, "the loop waits for the client that does not read");
     drop(hanging);
     good.event_of("execution_success").await;
 }
@@ -469,10 +312,7 @@ async fn a_client_that_comes_back_hears_what_runs() {
     first.event_of("executing").await;
     first.close().await;
     let mut second = Socket::greeted(&sim, "me").await;
-    assert_eq!(
-        second.event().await,
-        json!({"type": "executing", "data": {"node": "1"}})
-    );
+    assert_eq!(second.event().await, json!({"type": "executing", "data": {"node": "1"}}));
 }
 
 #[tokio::test]
@@ -481,10 +321,7 @@ async fn control_routes_answer_and_explain() {
     let id = submit(&sim, &text_prompt("counted", "me")).await;
     finished(&sim, &id).await;
     let stats = get_json(&sim, "/sim/stats").await;
-    assert_eq!(
-        (&stats["executions_total"], &stats["by_prompt"][&id]),
-        (&json!(1), &json!(1))
-    );
+    assert_eq!((&stats["executions_total"], &stats["by_prompt"][&id]), (&json!(1), &json!(1)));
     assert_eq!(stats, serde_json::to_value(sim.stats()).unwrap());
 
     let script = json!([{"kind": "hang", "on": "GET /queue"}, {"kind": "error", "status": 503, "times": 1, "on": "GET /history"}]);
@@ -497,40 +334,15 @@ async fn control_routes_answer_and_explain() {
         json!({"id": 1, "hits": 1, "active": false,
         "fault": {"kind": "error", "status": 503, "times": 1, "on": "GET /history"}})
     );
-    let refused = post(
-        &sim,
-        "/sim/faults",
-        json!([{"kind": "hang"}, {"kind": "hang", "tims": 1}]),
-    )
-    .await
-    .unwrap();
+    let refused =
+        post(&sim, "/sim/faults", json!([{"kind": "hang"}, {"kind": "hang", "tims": 1}])).await.unwrap();
     assert_eq!(refused.status(), 400);
-    assert!(
-        refused
-            .text()
-            .await
-            .unwrap()
-            .contains("fault 1: unknown field `tims`")
-    );
+    assert!(refused.text().await.unwrap().contains("fault 1: unknown field `tims`"));
     let forever = post(&sim, "/sim/faults", json!({"kind": "crash"})).await.unwrap();
-    assert!(
-        forever
-            .text()
-            .await
-            .unwrap()
-            .contains("crash needs the field `down_ms` here")
-    );
-    assert_eq!(
-        sim.faults().list().len(),
-        2,
-        "a script is taken whole or not at all"
-    );
+    assert!(forever.text().await.unwrap().contains("crash needs the field `down_ms` here"));
+    assert_eq!(sim.faults().list().len(), 2, "a script is taken whole or not at all");
 
-    let cleared = client()
-        .delete(format!("{}/sim/faults", sim.url()))
-        .send()
-        .await
-        .unwrap();
+    let cleared = client().delete(format!("{}/sim/faults", sim.url())).send().await.unwrap();
     assert_eq!(cleared.status(), 200);
     assert_eq!(get_json(&sim, "/queue").await["queue_pending"], json!([]));
     assert_eq!(post(&sim, "/sim/reset", "").await.unwrap().status(), 200);

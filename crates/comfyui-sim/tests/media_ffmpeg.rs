@@ -3,10 +3,7 @@
 //! Lossless kinds must come back pixel by pixel, the others nearly so; sizes, frame counts and durations must be
 //! what was asked for. Without ffmpeg these tests fail: a file that nobody decoded proves nothing.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "the helpers of a test stop where they cannot go on"
-)]
+#![allow(clippy::unwrap_used, reason = "the helpers of a test stop where they cannot go on")]
 
 #[path = "media_ffmpeg/tool.rs"]
 mod tool;
@@ -20,15 +17,7 @@ fn frames(width: u32, height: u32, count: u32) -> Vec<Image> {
         let prompt = "a lighthouse in a storm";
         let (title, lines) = ("flux1-dev-fp8.safetensors", &[("sampler", "euler")]);
         let (seed, step) = (u64::from(index / 2), Some((index, count)));
-        card::draw(&Card {
-            width,
-            height,
-            title,
-            lines,
-            prompt,
-            seed,
-            step,
-        })
+        card::draw(&Card { width, height, title, lines, prompt, seed, step })
     };
     (0..count).map(draw).collect()
 }
@@ -36,29 +25,20 @@ fn frames(width: u32, height: u32, count: u32) -> Vec<Image> {
 /// A tone on the left, another on the right.
 fn two_tones(sample_rate: u32, seconds: f64) -> Audio {
     let [left, right] = [440.0, 660.0].map(|frequency| Audio::sine(sample_rate, 1, seconds, frequency));
-    Audio::new(
-        sample_rate,
-        vec![left.channels()[0].clone(), right.channels()[0].clone()],
-    )
-    .unwrap()
+    Audio::new(sample_rate, vec![left.channels()[0].clone(), right.channels()[0].clone()]).unwrap()
 }
 
 fn samples_i16(audio: &Audio) -> Vec<u8> {
     let to_i16 = |sample: f32| (sample * 32767.0).round() as i16;
     (0..audio.len())
         .flat_map(|index| {
-            audio
-                .channels()
-                .iter()
-                .flat_map(move |channel| to_i16(channel[index]).to_le_bytes())
+            audio.channels().iter().flat_map(move |channel| to_i16(channel[index]).to_le_bytes())
         })
         .collect()
 }
 
-const METADATA: &[(&str, &str)] = &[
-    ("prompt", "{\"1\": {\"class_type\": \"Ü\"}}"),
-    ("workflow", "{\"nodes\": []}"),
-];
+const METADATA: &[(&str, &str)] =
+    &[("prompt", "{\"1\": {\"class_type\": \"Ü\"}}"), ("workflow", "{\"nodes\": []}")];
 
 #[test]
 fn still_pictures() {
@@ -147,11 +127,7 @@ fn sounds() {
                 assert_eq!(probe.stream("audio")["channels"], audio.channels().len());
                 assert_eq!(probe.tag("prompt"), Some(METADATA[0].1), "{name}");
                 assert_eq!(probe.tag("workflow"), Some(METADATA[1].1), "{name}");
-                let rate: f64 = probe.stream("audio")["sample_rate"]
-                    .as_str()
-                    .unwrap()
-                    .parse()
-                    .unwrap();
+                let rate: f64 = probe.stream("audio")["sample_rate"].as_str().unwrap().parse().unwrap();
                 let decoded = file.samples().len() as f64 / (2 * audio.channels().len()) as f64 / rate;
                 assert!(
                     (decoded - seconds).abs() < 0.001,
@@ -160,10 +136,7 @@ fn sounds() {
                 // MP3 counts whole frames, with what players cut off at both ends.
                 let surplus = probe.seconds() - seconds;
                 let most = if name == "mp3" { 2400.0 / rate } else { 0.01 };
-                assert!(
-                    (-0.001..most).contains(&surplus),
-                    "{name}: {surplus} s more than {seconds} s"
-                );
+                assert!((-0.001..most).contains(&surplus), "{name}: {surplus} s more than {seconds} s");
             }
         }
     }
@@ -172,12 +145,9 @@ fn sounds() {
 /// Films in MP4: sizes, times, sound and metadata.
 #[test]
 fn mp4() {
-    for (width, height, count, fps) in [
-        (64, 64, 5, 8.0),
-        (200, 120, 30, 24.0),
-        (33, 17, 3, 29.97),
-        (512, 512, 2, 0.5),
-    ] {
+    for (width, height, count, fps) in
+        [(64, 64, 5, 8.0), (200, 120, 30, 24.0), (33, 17, 3, 29.97), (512, 512, 2, 0.5)]
+    {
         let frames = frames(width, height, count);
         let seconds = f64::from(count) / fps;
         let audio = two_tones(22_050, seconds + 1.0);
@@ -185,21 +155,11 @@ fn mp4() {
             let file = File::new("mp4", &media::mp4::encode(&frames, fps, audio, METADATA).unwrap());
             let (width, height) = (width.next_multiple_of(2), height.next_multiple_of(2));
             let probe = file.probe();
-            assert_eq!(
-                probe.video(),
-                ("h264".into(), width.into(), height.into(), count.into())
-            );
-            assert!(
-                (probe.seconds() - seconds).abs() < 0.01,
-                "{} of {seconds} s",
-                probe.seconds()
-            );
+            assert_eq!(probe.video(), ("h264".into(), width.into(), height.into(), count.into()));
+            assert!((probe.seconds() - seconds).abs() < 0.01, "{} of {seconds} s", probe.seconds());
             assert_eq!(probe.tag("prompt"), Some(METADATA[0].1));
             assert_eq!(probe.tag("workflow"), Some(METADATA[1].1));
-            let grown: Vec<u8> = frames
-                .iter()
-                .flat_map(|frame| grow(frame).pixels().to_vec())
-                .collect();
+            let grown: Vec<u8> = frames.iter().flat_map(|frame| grow(frame).pixels().to_vec()).collect();
             assert_near(&file.rgb24(), &grown, 6.0);
             if let Some(audio) = audio {
                 assert_eq!(probe.stream("audio")["codec_name"], "flac");
@@ -213,30 +173,17 @@ fn mp4() {
 /// Films in WebM.
 #[test]
 fn webm() {
-    for (width, height, count, fps) in [
-        (64, 64, 5, 8.0),
-        (200, 120, 30, 12.0),
-        (33, 17, 3, 29.97),
-        (512, 512, 2, 0.5),
-    ] {
+    for (width, height, count, fps) in
+        [(64, 64, 5, 8.0), (200, 120, 30, 12.0), (33, 17, 3, 29.97), (512, 512, 2, 0.5)]
+    {
         let frames = frames(width, height, count);
         let seconds = f64::from(count) / fps;
         let audio = two_tones(44_100, seconds);
         for audio in [None, Some(&audio)] {
-            let file = File::new(
-                "webm",
-                &media::webm::encode(&frames, fps, audio, METADATA).unwrap(),
-            );
+            let file = File::new("webm", &media::webm::encode(&frames, fps, audio, METADATA).unwrap());
             let probe = file.probe();
-            assert_eq!(
-                probe.video(),
-                ("vp8".into(), width.into(), height.into(), count.into())
-            );
-            assert!(
-                (probe.seconds() - seconds).abs() < 0.03,
-                "{} of {seconds} s",
-                probe.seconds()
-            );
+            assert_eq!(probe.video(), ("vp8".into(), width.into(), height.into(), count.into()));
+            assert!((probe.seconds() - seconds).abs() < 0.03, "{} of {seconds} s", probe.seconds());
             assert_eq!(probe.tag("prompt"), Some(METADATA[0].1));
             assert_eq!(probe.tag("workflow"), Some(METADATA[1].1));
             let all: Vec<u8> = frames.iter().flat_map(|frame| frame.pixels().to_vec()).collect();
@@ -257,10 +204,7 @@ fn files_of_ffmpeg_are_known() {
     for (ending, options) in [
         ("mp4", &["-c:v", "mpeg4", "-c:a", "aac"][..]),
         ("mp4", &["-c:v", "mpeg4", "-c:a", "aac", "-movflags", "faststart"]),
-        (
-            "mov",
-            &["-c:v", "mjpeg", "-pix_fmt", "yuvj420p", "-c:a", "pcm_s16le"],
-        ),
+        ("mov", &["-c:v", "mjpeg", "-pix_fmt", "yuvj420p", "-c:a", "pcm_s16le"]),
         ("mkv", &["-c:v", "mpeg4", "-c:a", "flac"]),
         ("webm", &["-c:v", "libvpx", "-c:a", "libopus"]),
         ("mkv", &["-c:v", "mpeg4", "-c:a", "flac", "-live", "1"]),
@@ -276,19 +220,13 @@ fn files_of_ffmpeg_are_known() {
         // A stream that was written live does not know its length.
         if !options.contains(&"-live") {
             let sound = media::probe::audio(&file).unwrap();
-            assert!(
-                (sound.seconds - 2.0).abs() < 0.1,
-                "{ending} {options:?}: {sound:?}"
-            );
+            assert!((sound.seconds - 2.0).abs() < 0.1, "{ending} {options:?}: {sound:?}");
             assert_eq!(sound.channels, 1, "{ending} {options:?}");
         }
     }
     let gif = tool::generate(&["testsrc=size=96x64:rate=10:duration=1"], "gif", &[]);
     let info = media::probe::video(&gif).unwrap();
-    assert_eq!(
-        (info.width, info.height, info.frames, info.fps),
-        (96, 64, 10, 10.0)
-    );
+    assert_eq!((info.width, info.height, info.frames, info.fps), (96, 64, 10, 10.0));
     for (ending, options) in [
         ("wav", &[][..]),
         ("flac", &[]),
@@ -334,17 +272,10 @@ fn pictures_of_ffmpeg_are_read() {
 
 /// The picture with even sides: where one is odd, the last pixel is repeated.
 fn grow(image: &Image) -> Image {
-    let (width, height) = (
-        image.width().next_multiple_of(2),
-        image.height().next_multiple_of(2),
-    );
+    let (width, height) = (image.width().next_multiple_of(2), image.height().next_multiple_of(2));
     let mut grown = Image::solid(width, height, [0; 3]);
     for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
-        grown.set_pixel(
-            x,
-            y,
-            image.pixel(x.min(image.width() - 1), y.min(image.height() - 1)),
-        );
+        grown.set_pixel(x, y, image.pixel(x.min(image.width() - 1), y.min(image.height() - 1)));
     }
     grown
 }

@@ -32,12 +32,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 for output in success.outputs.files() {
                     let path = folder.join(&output.filename);
                     let mut to = tokio::fs::File::create(&path).await?;
-                    let bytes = session
-                        .client()
-                        .view(&FileRef::from(output))
-                        .await?
-                        .write_to(&mut to)
-                        .await?;
+                    let bytes =
+                        session.client().view(&FileRef::from(output)).await?.write_to(&mut to).await?;
                     println!("{} ({bytes} bytes)", path.display());
                 }
             }

@@ -74,11 +74,7 @@ impl Client {
         }
         // The flag concerns one id, so saying it twice is harmless; on old versions a repeat could hit the next prompt.
         let call = self.post(&["interrupt"]).json(&json!({ "prompt_id": id }))?;
-        let call = if self.capabilities().await?.interrupt_by_id {
-            call.repeatable()
-        } else {
-            call
-        };
+        let call = if self.capabilities().await?.interrupt_by_id { call.repeatable() } else { call };
         call.done().await?;
         Ok(Interrupt::Sent)
     }
@@ -142,11 +138,7 @@ impl Client {
                     return Ok(Cancelled::NotFound);
                 }
                 Whereabouts::Absent => {
-                    return Ok(if seen_pending {
-                        Cancelled::Removed
-                    } else {
-                        Cancelled::NotFound
-                    });
+                    return Ok(if seen_pending { Cancelled::Removed } else { Cancelled::NotFound });
                 }
             }
             if Instant::now() >= deadline {
@@ -166,16 +158,11 @@ impl Client {
         if !self.capabilities().await?.may_cancel_jobs() {
             return Ok(false);
         }
-        match self
-            .post(&["api", "jobs", id.as_str(), "cancel"])
-            .read::<Answer>()
-            .await
-        {
+        match self.post(&["api", "jobs", id.as_str(), "cancel"]).read::<Answer>().await {
             Ok(answer) => Ok(answer.cancelled),
-            Err(Error::Status {
-                status: StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED,
-                ..
-            }) => Ok(false),
+            Err(Error::Status { status: StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED, .. }) => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }

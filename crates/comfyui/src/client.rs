@@ -89,19 +89,12 @@ impl ClientBuilder {
     /// # Errors
     /// [`Error::InvalidUrl`] when the address is not http or https, or a header cannot be sent.
     pub fn build(self) -> Result<Client> {
-        let invalid = |reason: String| Error::InvalidUrl {
-            url: self.url.clone(),
-            reason,
-        };
+        let invalid = |reason: String| Error::InvalidUrl { url: self.url.clone(), reason };
         if let Some(name) = &self.bad_header {
             return Err(invalid(format!("header {name:?} cannot be sent")));
         }
         // A bare `host:port` is how ComfyUI prints its address.
-        let text = if self.url.contains("://") {
-            self.url.clone()
-        } else {
-            format!("http://{}", self.url)
-        };
+        let text = if self.url.contains("://") { self.url.clone() } else { format!("http://{}", self.url) };
         let mut base = Url::parse(&text).map_err(|error| invalid(error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") {
             return Err(invalid("only http and https are spoken".into()));
@@ -172,9 +165,7 @@ pub struct Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client")
-            .field("url", &self.inner.shown_url)
-            .finish_non_exhaustive()
+        f.debug_struct("Client").field("url", &self.inner.shown_url).finish_non_exhaustive()
     }
 }
 
@@ -208,10 +199,7 @@ impl Client {
 
     /// The same client for callers that have a schedule of their own: one try per call.
     pub(crate) fn without_retries(&self) -> Client {
-        Client {
-            inner: Arc::clone(&self.inner),
-            retries: 0,
-        }
+        Client { inner: Arc::clone(&self.inner), retries: 0 }
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -242,11 +230,7 @@ impl Client {
             return Ok(capabilities);
         }
         let stats = self.system_stats().await?;
-        let version = stats
-            .system
-            .comfyui_version
-            .as_deref()
-            .and_then(|text| text.parse().ok());
+        let version = stats.system.comfyui_version.as_deref().and_then(|text| text.parse().ok());
         let features = self.features().await?;
         let has_jobs = self.has_jobs_route().await?;
         let max_upload = features.as_ref().and_then(|features| features.max_upload_size);
@@ -349,9 +333,7 @@ impl Call {
             request = request.timeout(inner.timeout);
         }
         if let Some(body) = &self.body {
-            request = request
-                .header(http::header::CONTENT_TYPE, "application/json")
-                .body(body.clone());
+            request = request.header(http::header::CONTENT_TYPE, "application/json").body(body.clone());
         }
         if let Some(range) = &self.range {
             request = request.header(http::header::RANGE, range);
@@ -361,10 +343,7 @@ impl Call {
 
     pub(crate) fn transport(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && !error.is_connect() {
-            return Error::TimedOut {
-                what: self.name(),
-                after: self.client.inner.timeout,
-            };
+            return Error::TimedOut { what: self.name(), after: self.client.inner.timeout };
         }
         Error::Unreachable {
             url: self.client.url().to_owned(),
@@ -382,18 +361,8 @@ impl Call {
         if status.is_success() {
             return Ok(response);
         }
-        let body = response
-            .text()
-            .await
-            .ok()
-            .filter(|text| !text.is_empty())
-            .map(|text| excerpt(&text));
-        Err(Error::Status {
-            method: self.method_name(),
-            path: self.url.path().to_owned(),
-            status,
-            body,
-        })
+        let body = response.text().await.ok().filter(|text| !text.is_empty()).map(|text| excerpt(&text));
+        Err(Error::Status { method: self.method_name(), path: self.url.path().to_owned(), status, body })
     }
 
     async fn retried<T, F, Fut>(&self, attempt: F) -> Result<T>
@@ -457,18 +426,14 @@ impl Call {
     pub(crate) async fn read_if_there<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         match self.read().await {
             Ok(value) => Ok(Some(value)),
-            Err(Error::Status {
-                status: StatusCode::NOT_FOUND,
-                ..
-            }) => Ok(None),
+            Err(Error::Status { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Only the status matters.
     pub(crate) async fn done(&self) -> Result<()> {
-        self.retried(|| async { self.checked(true).await.map(drop) })
-            .await
+        self.retried(|| async { self.checked(true).await.map(drop) }).await
     }
 
     /// The answer with its body unread, for streaming.
@@ -483,9 +448,6 @@ pub(crate) fn excerpt(text: &str) -> String {
     if text.len() <= EXCERPT {
         return text.to_owned();
     }
-    let end = (0..=EXCERPT)
-        .rev()
-        .find(|&i| text.is_char_boundary(i))
-        .unwrap_or(0);
+    let end = (0..=EXCERPT).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     format!("{}…", &text[..end])
 }

@@ -39,11 +39,7 @@ impl FileRef {
     /// A file in the output folder.
     #[must_use]
     pub fn output(filename: &str) -> Self {
-        FileRef {
-            filename: filename.to_owned(),
-            subfolder: String::new(),
-            file_type: FileType::Output,
-        }
+        FileRef { filename: filename.to_owned(), subfolder: String::new(), file_type: FileType::Output }
     }
 
     /// The same in a subfolder.
@@ -116,10 +112,7 @@ impl Download {
     /// # Errors
     /// When the connection breaks or stands still for the client's timeout.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>> {
-        self.response
-            .chunk()
-            .await
-            .map_err(|error| self.call.0.transport(error))
+        self.response.chunk().await.map_err(|error| self.call.0.transport(error))
     }
 
     /// Writes everything to `to` and tells how many bytes that was.
@@ -128,10 +121,7 @@ impl Download {
     /// As [`Download::chunk`], and [`Error::Input`] when writing fails; [`Error::Protocol`] when fewer bytes came than promised.
     pub async fn write_to(mut self, to: &mut (impl AsyncWrite + Unpin)) -> Result<u64> {
         let mut written = 0;
-        let failed = |source| Error::Input {
-            what: "the destination of a download".into(),
-            source,
-        };
+        let failed = |source| Error::Input { what: "the destination of a download".into(), source };
         while let Some(chunk) = self.chunk().await? {
             to.write_all(&chunk).await.map_err(failed)?;
             written += chunk.len() as u64;
@@ -180,10 +170,7 @@ pub struct Upload {
 
 impl std::fmt::Debug for Upload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Upload")
-            .field("name", &self.name)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("Upload").field("name", &self.name).field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -201,17 +188,10 @@ impl Upload {
     /// # Errors
     /// [`Error::Input`] when it cannot be opened.
     pub async fn from_file(name: &str, path: &Path) -> Result<Self> {
-        let failed = |source| Error::Input {
-            what: path.display().to_string(),
-            source,
-        };
+        let failed = |source| Error::Input { what: path.display().to_string(), source };
         let file = tokio::fs::File::open(path).await.map_err(failed)?;
         let len = file.metadata().await.map_err(failed)?.len();
-        Ok(Upload::from_stream(
-            name,
-            Some(len),
-            ReaderStream::with_capacity(file, 64 * 1024),
-        ))
+        Ok(Upload::from_stream(name, Some(len), ReaderStream::with_capacity(file, 64 * 1024)))
     }
 
     /// From any stream of bytes. With a length the server can refuse early, and a broken source is noticed.
@@ -293,11 +273,7 @@ impl Client {
     /// [`Error::NotFound`]; [`Error::Status`] 416 when the file is shorter.
     pub async fn view_range(&self, file: &FileRef, range: ByteRange) -> Result<Download> {
         let end = range.end.map(|end| end.to_string()).unwrap_or_default();
-        self.download(
-            self.view_call(file).range(format!("bytes={}-{end}", range.start)),
-            file,
-        )
-        .await
+        self.download(self.view_call(file).range(format!("bytes={}-{end}", range.start)), file).await
     }
 
     /// Whether a file is there, without fetching it.
@@ -305,16 +281,9 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn file_exists(&self, file: &FileRef) -> Result<bool> {
-        match self
-            .add_file(self.call(http::Method::HEAD, &["view"]).repeatable(), file)
-            .done()
-            .await
-        {
+        match self.add_file(self.call(http::Method::HEAD, &["view"]).repeatable(), file).done().await {
             Ok(()) => Ok(true),
-            Err(Error::Status {
-                status: StatusCode::NOT_FOUND,
-                ..
-            }) => Ok(false),
+            Err(Error::Status { status: StatusCode::NOT_FOUND, .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -331,12 +300,9 @@ impl Client {
 
     async fn download(&self, call: Call, file: &FileRef) -> Result<Download> {
         let response = call.stream().await.map_err(|error| match error {
-            Error::Status {
-                status: StatusCode::NOT_FOUND,
-                ..
-            } => Error::NotFound {
-                what: format!("file {:?}", file.in_workflow()),
-            },
+            Error::Status { status: StatusCode::NOT_FOUND, .. } => {
+                Error::NotFound { what: format!("file {:?}", file.in_workflow()) }
+            }
             other => other,
         })?;
         let text = |name| response.headers().get(name)?.to_str().ok().map(str::to_owned);
@@ -384,8 +350,7 @@ impl Client {
             "subfolder": original.subfolder,
             "type": original.file_type.as_str(),
         });
-        self.send_file(&["upload", "mask"], mask, Some(original.to_string()))
-            .await
+        self.send_file(&["upload", "mask"], mask, Some(original.to_string())).await
     }
 
     async fn send_file(&self, route: &[&str], upload: Upload, original: Option<String>) -> Result<FileRef> {
@@ -399,10 +364,7 @@ impl Client {
         }
         let call = self.post(route);
         let alive = Arc::new(Notify::new());
-        let body = reqwest::Body::wrap_stream(Watched {
-            body: upload.body,
-            alive: Arc::clone(&alive),
-        });
+        let body = reqwest::Body::wrap_stream(Watched { body: upload.body, alive: Arc::clone(&alive) });
         let part = match upload.len {
             Some(len) => reqwest::multipart::Part::stream_with_length(body, len),
             None => reqwest::multipart::Part::stream(body),
@@ -420,11 +382,7 @@ impl Client {
         }
         let name = upload.name.replace(['"', '\r', '\n'], "_");
         form = form.part("image", part.file_name(name));
-        let sending = self
-            .upload_client()
-            .post(self.endpoint(route))
-            .multipart(form)
-            .send();
+        let sending = self.upload_client().post(self.endpoint(route)).multipart(form).send();
         let response = self.while_alive(sending, &alive, &call).await?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(|error| call.transport(error))?;

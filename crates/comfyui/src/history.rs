@@ -69,11 +69,7 @@ impl HistoryEntry {
     /// Nodes that were served from the cache.
     #[must_use]
     pub fn cached_nodes(&self) -> Vec<String> {
-        let messages = self
-            .status
-            .as_ref()
-            .map(|status| status.messages.as_slice())
-            .unwrap_or_default();
+        let messages = self.status.as_ref().map(|status| status.messages.as_slice()).unwrap_or_default();
         messages
             .iter()
             .find_map(|message| match message {
@@ -130,11 +126,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn delete_history(&self, ids: &[PromptId]) -> Result<()> {
-        self.post(&["history"])
-            .json(&json!({ "delete": ids }))?
-            .repeatable()
-            .done()
-            .await
+        self.post(&["history"]).json(&json!({ "delete": ids }))?.repeatable().done().await
     }
 
     /// Deletes all entries, everybody's.
@@ -142,10 +134,6 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn clear_history(&self) -> Result<()> {
-        self.post(&["history"])
-            .json(&json!({ "clear": true }))?
-            .repeatable()
-            .done()
-            .await
+        self.post(&["history"]).json(&json!({ "clear": true }))?.repeatable().done().await
     }
 }

@@ -108,10 +108,8 @@ impl Client {
     pub async fn object_info(&self) -> Result<ObjectInfo> {
         let call = self.get(&["object_info"]).repeatable();
         let bytes = call.bytes().await?;
-        ObjectInfo::from_slice(&bytes).map_err(|error| Error::Protocol {
-            what: call.name(),
-            detail: error.to_string(),
-        })
+        ObjectInfo::from_slice(&bytes)
+            .map_err(|error| Error::Protocol { what: call.name(), detail: error.to_string() })
     }
 
     /// Description of one node class; `None` when the server does not have it.
@@ -121,10 +119,8 @@ impl Client {
     pub async fn object_info_of(&self, class: &str) -> Result<Option<NodeInfo>> {
         let call = self.get(&["object_info", class]).repeatable();
         let bytes = call.bytes().await?;
-        let info = ObjectInfo::from_slice(&bytes).map_err(|error| Error::Protocol {
-            what: call.name(),
-            detail: error.to_string(),
-        })?;
+        let info = ObjectInfo::from_slice(&bytes)
+            .map_err(|error| Error::Protocol { what: call.name(), detail: error.to_string() })?;
         Ok(info.get(class).cloned())
     }
 
@@ -181,10 +177,6 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn set_setting(&self, name: &str, value: &Value) -> Result<()> {
-        self.post(&["settings", name])
-            .json(value)?
-            .repeatable()
-            .done()
-            .await
+        self.post(&["settings", name]).json(value)?.repeatable().done().await
     }
 }

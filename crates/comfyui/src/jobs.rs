@@ -134,10 +134,7 @@ impl Client {
         }
         match call.read_if_there().await? {
             Some(page) => Ok(page),
-            None => Err(Error::Unsupported {
-                what: "/api/jobs",
-                version: None,
-            }),
+            None => Err(Error::Unsupported { what: "/api/jobs", version: None }),
         }
     }
 
@@ -151,31 +148,17 @@ impl Client {
         match call.read().await {
             Ok(job) => Ok(Some(job)),
             // "Job not found" comes as JSON; the 404 of a route that does not exist has no body.
-            Err(Error::Status {
-                status: http::StatusCode::NOT_FOUND,
-                body: Some(_),
-                ..
-            }) => Ok(None),
-            Err(Error::Status {
-                status: http::StatusCode::NOT_FOUND,
-                ..
-            }) => Err(Error::Unsupported {
-                what: "/api/jobs",
-                version: None,
-            }),
+            Err(Error::Status { status: http::StatusCode::NOT_FOUND, body: Some(_), .. }) => Ok(None),
+            Err(Error::Status { status: http::StatusCode::NOT_FOUND, .. }) => {
+                Err(Error::Unsupported { what: "/api/jobs", version: None })
+            }
             Err(error) => Err(error),
         }
     }
 
     pub(crate) async fn has_jobs_route(&self) -> Result<bool> {
         // The cheapest page; a server whose list is broken by one odd entry still has the route.
-        match self
-            .get(&["api", "jobs"])
-            .query("limit", "1")
-            .query("status", "pending")
-            .done()
-            .await
-        {
+        match self.get(&["api", "jobs"]).query("limit", "1").query("status", "pending").done().await {
             Ok(()) => Ok(true),
             Err(Error::Status { status, .. }) => Ok(status.is_server_error()),
             Err(error) => Err(error),

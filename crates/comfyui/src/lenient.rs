@@ -81,10 +81,7 @@ pub(crate) fn non_finite_words(json: &[u8]) -> impl Iterator<Item = (usize, &'st
             match byte {
                 b'"' => at = end_of_string(json, at),
                 b'-' | b'I' | b'N' => {
-                    match NON_FINITE
-                        .iter()
-                        .find(|word| json[at..].starts_with(word.as_bytes()))
-                    {
+                    match NON_FINITE.iter().find(|word| json[at..].starts_with(word.as_bytes())) {
                         Some(word) => {
                             let start = at;
                             at += word.len();
@@ -148,10 +145,7 @@ mod tests {
     fn bare_words_become_null_and_strings_stay() {
         let text = r#"{"a": NaN, "b": [Infinity, -Infinity, -1], "NaN \" NaN": "-Infinity \\", "c": NaN}"#;
         let read: Value = from_str(text).expect("lenient");
-        assert_eq!(
-            read,
-            json!({"a": null, "b": [null, null, -1], "NaN \" NaN": "-Infinity \\", "c": null})
-        );
+        assert_eq!(read, json!({"a": null, "b": [null, null, -1], "NaN \" NaN": "-Infinity \\", "c": null}));
     }
 
     #[test]
@@ -162,16 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_not_json_stays_an_error() {
-        for text in [
-            "",
-            "nan",
-            "[NaN",
-            "NaNNaN",
-            "-NaN",
-            "{\"a\": Infinit}",
-            "\"NaN",
-            "[\\NaN]",
-        ] {
+        for text in ["", "nan", "[NaN", "NaNNaN", "-NaN", "{\"a\": Infinit}", "\"NaN", "[\\NaN]"] {
             assert!(from_str::<Value>(text).is_err(), "{text}");
         }
     }

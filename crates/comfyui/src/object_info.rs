@@ -304,13 +304,7 @@ impl ObjectInfo {
         for node in self.iter() {
             for input in &node.inputs {
                 if model_folder(&node.class, &input.name) == Some(folder) {
-                    names.extend(
-                        input
-                            .choices()
-                            .unwrap_or_default()
-                            .iter()
-                            .filter_map(Value::as_str),
-                    );
+                    names.extend(input.choices().unwrap_or_default().iter().filter_map(Value::as_str));
                 }
             }
         }
@@ -321,19 +315,14 @@ impl ObjectInfo {
 impl<'de> Deserialize<'de> for ObjectInfo {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let classes = Map::deserialize(deserializer)?;
-        Ok(classes
-            .into_iter()
-            .map(|(class, described)| parse::node(class, described))
-            .collect())
+        Ok(classes.into_iter().map(|(class, described)| parse::node(class, described)).collect())
     }
 }
 
 /// A later class replaces an earlier one of the same name.
 impl FromIterator<NodeInfo> for ObjectInfo {
     fn from_iter<T: IntoIterator<Item = NodeInfo>>(nodes: T) -> Self {
-        Self {
-            classes: nodes.into_iter().map(|node| (node.class.clone(), node)).collect(),
-        }
+        Self { classes: nodes.into_iter().map(|node| (node.class.clone(), node)).collect() }
     }
 }
 
@@ -355,8 +344,7 @@ impl InputSpec {
 
     /// Whether the choices are model files, told by their endings.
     pub fn lists_models(&self) -> bool {
-        self.choices()
-            .is_some_and(|choices| choices.iter().filter_map(Value::as_str).any(has_model_ending))
+        self.choices().is_some_and(|choices| choices.iter().filter_map(Value::as_str).any(has_model_ending))
     }
 }
 

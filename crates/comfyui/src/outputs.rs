@@ -156,34 +156,23 @@ impl Outputs {
     /// Reads `outputs` of a history entry. Whatever does not look like outputs is read as none.
     pub fn from_history(outputs: &RawValue) -> Self {
         let nodes = entries(outputs.get()).ok().flatten().unwrap_or_default();
-        Self {
-            nodes: nodes
-                .into_iter()
-                .map(|(id, ui)| NodeOutput::from_ui(&id, ui))
-                .collect(),
-        }
+        Self { nodes: nodes.into_iter().map(|(id, ui)| NodeOutput::from_ui(&id, ui)).collect() }
     }
 
     /// The files of all nodes.
     pub fn files(&self) -> impl Iterator<Item = &OutputFile> {
-        self.nodes
-            .iter()
-            .flat_map(|node| &node.outputs)
-            .filter_map(|output| match output {
-                Output::File(file) => Some(file),
-                _ => None,
-            })
+        self.nodes.iter().flat_map(|node| &node.outputs).filter_map(|output| match output {
+            Output::File(file) => Some(file),
+            _ => None,
+        })
     }
 
     /// The texts of all nodes.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
-        self.nodes
-            .iter()
-            .flat_map(|node| &node.outputs)
-            .filter_map(|output| match output {
-                Output::Text { text, .. } => Some(text.as_str()),
-                _ => None,
-            })
+        self.nodes.iter().flat_map(|node| &node.outputs).filter_map(|output| match output {
+            Output::Text { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
     }
 
     /// Whether no node reported anything. A prompt may succeed so.
@@ -208,10 +197,7 @@ impl NodeOutput {
     pub fn from_ui(node_id: &str, ui: &RawValue) -> Self {
         let fields = entries(ui.get()).ok().flatten().unwrap_or_default();
         let flags = |raw: &RawValue| serde_json::from_str::<Vec<bool>>(raw.get()).ok();
-        let animated = fields
-            .iter()
-            .find(|(key, _)| key == "animated")
-            .and_then(|(_, raw)| flags(raw));
+        let animated = fields.iter().find(|(key, _)| key == "animated").and_then(|(_, raw)| flags(raw));
         let mut outputs = Vec::new();
         for (key, raw) in &fields {
             if key == "animated" && animated.is_some() {
@@ -231,38 +217,24 @@ impl NodeOutput {
                 outputs.push(read(node_id, key, member, animated));
             }
         }
-        Self {
-            node_id: node_id.to_owned(),
-            outputs,
-        }
+        Self { node_id: node_id.to_owned(), outputs }
     }
 }
 
 fn read(node_id: &str, key: &str, raw: &RawValue, animated: bool) -> Output {
     if let Some(text) = text(raw) {
-        return Output::Text {
-            key: key.to_owned(),
-            text: text.into_owned(),
-        };
+        return Output::Text { key: key.to_owned(), text: text.into_owned() };
     }
     match file(node_id, key, raw, animated) {
         Some(file) => Output::File(file),
-        None => Output::Data {
-            key: key.to_owned(),
-            raw: raw.to_owned(),
-        },
+        None => Output::Data { key: key.to_owned(), raw: raw.to_owned() },
     }
 }
 
 /// An object with a file name is a file, whatever the key.
 fn file(node_id: &str, key: &str, raw: &RawValue, animated: bool) -> Option<OutputFile> {
     let fields = entries(raw.get()).ok().flatten()?;
-    let word = |name: &str| {
-        fields
-            .iter()
-            .rfind(|(key, _)| key == name)
-            .and_then(|(_, raw)| text(raw))
-    };
+    let word = |name: &str| fields.iter().rfind(|(key, _)| key == name).and_then(|(_, raw)| text(raw));
     let filename = word("filename").filter(|name| !name.is_empty())?.into_owned();
     let own = ["filename", "subfolder", "type"];
     let extra: Map<String, Value> = fields
@@ -278,9 +250,7 @@ fn file(node_id: &str, key: &str, raw: &RawValue, animated: bool) -> Option<Outp
         kind: media::kind(&filename, mime, key, format, animated),
         mime,
         subfolder: word("subfolder").unwrap_or_default().into_owned(),
-        file_type: word("type")
-            .map(|word| FileType::from(word.as_ref()))
-            .unwrap_or_default(),
+        file_type: word("type").map(|word| FileType::from(word.as_ref())).unwrap_or_default(),
         animated,
         extra,
         filename,
@@ -313,11 +283,7 @@ impl OutputFile {
             (outer, inner) => Cow::Owned(format!("{}/{inner}", outer.trim_end_matches('/'))),
         };
         let file_type = Cow::Borrowed(self.file_type.as_str());
-        [
-            ("filename", Cow::Borrowed(name)),
-            ("subfolder", subfolder),
-            ("type", file_type),
-        ]
+        [("filename", Cow::Borrowed(name)), ("subfolder", subfolder), ("type", file_type)]
     }
 }
 
@@ -373,14 +339,9 @@ mod tests {
             "10": {},
             "1": {"images": [{"filename": "b.png"}, {"filename": "a.png"}]},
         })));
-        let names: Vec<_> = outputs
-            .files()
-            .map(|file| (file.node_id.as_str(), file.filename.as_str()))
-            .collect();
-        assert_eq!(
-            names,
-            [("9", "z.png"), ("9", "a.flac"), ("1", "b.png"), ("1", "a.png")]
-        );
+        let names: Vec<_> =
+            outputs.files().map(|file| (file.node_id.as_str(), file.filename.as_str())).collect();
+        assert_eq!(names, [("9", "z.png"), ("9", "a.flac"), ("1", "b.png"), ("1", "a.png")]);
         assert_eq!(outputs.nodes[1].node_id, "10");
         assert!(!outputs.is_empty());
     }

@@ -139,11 +139,7 @@ impl PromptRequest {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self, info: Option<&crate::ObjectInfo>) -> Result<guard::Report> {
-        Ok(guard::check_request(
-            self.body()?,
-            info,
-            &guard::Options::default(),
-        ))
+        Ok(guard::check_request(self.body()?, info, &guard::Options::default()))
     }
 
     pub(crate) fn owner(&self) -> Option<&ClientId> {
@@ -183,12 +179,10 @@ impl PromptRequest {
             extra_data: &self.extra_data,
             partial_execution_targets: self.targets.as_deref(),
         };
-        serde_json::to_vec(&body)
-            .map(Into::into)
-            .map_err(|error| Error::Protocol {
-                what: "POST /prompt".into(),
-                detail: format!("the request cannot be written as JSON: {error}"),
-            })
+        serde_json::to_vec(&body).map(Into::into).map_err(|error| Error::Protocol {
+            what: "POST /prompt".into(),
+            detail: format!("the request cannot be written as JSON: {error}"),
+        })
     }
 }
 
@@ -385,10 +379,7 @@ impl Client {
             } else if let Some(key) = &request.marker {
                 self.find_marked(key, &request.extra_data[key]).await?
             } else {
-                return Err(Error::Unsupported {
-                    what: "finding a prompt without a marker",
-                    version: None,
-                });
+                return Err(Error::Unsupported { what: "finding a prompt without a marker", version: None });
             };
             if found.is_some() {
                 return Ok(found);

@@ -27,11 +27,7 @@ impl Queue {
     #[must_use]
     pub fn in_order(&self) -> Vec<&QueueItem> {
         let mut items: Vec<_> = self.pending.iter().collect();
-        items.sort_by(|a, b| {
-            a.number
-                .total_cmp(&b.number)
-                .then_with(|| a.prompt_id.cmp(&b.prompt_id))
-        });
+        items.sort_by(|a, b| a.number.total_cmp(&b.number).then_with(|| a.prompt_id.cmp(&b.prompt_id)));
         items
     }
 }
@@ -71,19 +67,12 @@ impl<'de> Deserialize<'de> for QueueItem {
                 let outputs: Option<Value> = seq.next_element()?;
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
                 let outputs = match outputs {
-                    Some(Value::Array(ids)) => ids
-                        .into_iter()
-                        .filter_map(|id| id.as_str().map(str::to_owned))
-                        .collect(),
+                    Some(Value::Array(ids)) => {
+                        ids.into_iter().filter_map(|id| id.as_str().map(str::to_owned)).collect()
+                    }
                     _ => Vec::new(),
                 };
-                Ok(QueueItem {
-                    number: number.unwrap_or(f64::NAN),
-                    prompt_id,
-                    prompt,
-                    extra_data,
-                    outputs,
-                })
+                Ok(QueueItem { number: number.unwrap_or(f64::NAN), prompt_id, prompt, extra_data, outputs })
             }
         }
         deserializer.deserialize_seq(Item)
@@ -134,11 +123,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn delete_pending(&self, ids: &[PromptId]) -> Result<()> {
-        self.post(&["queue"])
-            .json(&json!({ "delete": ids }))?
-            .repeatable()
-            .done()
-            .await
+        self.post(&["queue"]).json(&json!({ "delete": ids }))?.repeatable().done().await
     }
 
     /// Empties the queue, **everybody's** prompts included.
@@ -146,10 +131,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn clear_pending(&self) -> Result<()> {
-        self.post(&["queue"])
-            .json(&json!({ "clear": true }))?
-            .done()
-            .await
+        self.post(&["queue"]).json(&json!({ "clear": true }))?.done().await
     }
 
     /// Where a prompt is. The cheapest certain answer this version can give.
@@ -197,18 +179,10 @@ impl Client {
     pub async fn find_marked(&self, key: &str, value: &Value) -> Result<Option<PromptId>> {
         let marked = |item: &QueueItem| item.extra_data.get(key) == Some(value);
         let queue = self.queue().await?;
-        if let Some(item) = queue
-            .running
-            .iter()
-            .chain(&queue.pending)
-            .find(|item| marked(item))
-        {
+        if let Some(item) = queue.running.iter().chain(&queue.pending).find(|item| marked(item)) {
             return Ok(Some(item.prompt_id.clone()));
         }
         let history = self.history_page(None, None).await?;
-        Ok(history
-            .into_iter()
-            .find(|(_, entry)| marked(&entry.prompt))
-            .map(|(id, _)| id))
+        Ok(history.into_iter().find(|(_, entry)| marked(&entry.prompt)).map(|(id, _)| id))
     }
 }

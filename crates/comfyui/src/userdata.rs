@@ -44,10 +44,7 @@ impl Client {
     pub async fn get_userdata(&self, path: &str) -> Result<Option<Bytes>> {
         match self.get(&["userdata", path]).repeatable().bytes().await {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(Error::Status {
-                status: StatusCode::NOT_FOUND,
-                ..
-            }) => Ok(None),
+            Err(Error::Status { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -87,12 +84,9 @@ impl Client {
 
 fn missing(error: Error, path: &str) -> Error {
     match error {
-        Error::Status {
-            status: StatusCode::NOT_FOUND,
-            ..
-        } => Error::NotFound {
-            what: format!("user file {path:?}"),
-        },
+        Error::Status { status: StatusCode::NOT_FOUND, .. } => {
+            Error::NotFound { what: format!("user file {path:?}") }
+        }
         other => other,
     }
 }

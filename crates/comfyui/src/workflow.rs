@@ -130,9 +130,7 @@ impl Workflow {
             return Err(WorkflowError::TooDeep);
         }
         let Some(found) = view::entries(raw.get()).map_err(WorkflowError::NotJson)? else {
-            return Err(WorkflowError::NotAnObject {
-                found: view::name_of_type(raw.get()),
-            });
+            return Err(WorkflowError::NotAnObject { found: view::name_of_type(raw.get()) });
         };
         if found.is_empty() {
             return Err(WorkflowError::Empty);
@@ -232,10 +230,7 @@ fn non_finite(json: &[u8]) -> Option<WorkflowError> {
     let (at, word) = lenient::non_finite_words(json).next()?;
     lenient::from_slice::<serde::de::IgnoredAny>(json).ok()?;
     let before = &json[..at];
-    let line_start = before
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .map_or(0, |newline| newline + 1);
+    let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
     Some(WorkflowError::NonFinite {
         word,
         line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
@@ -279,10 +274,7 @@ mod tests {
         struct Body {
             prompt: Workflow,
         }
-        let body = serde_json::to_string(&Body {
-            prompt: workflow.clone(),
-        })
-        .unwrap();
+        let body = serde_json::to_string(&Body { prompt: workflow.clone() }).unwrap();
         assert_eq!(body, format!("{{\"prompt\":{text}}}"));
         assert_eq!(serde_json::from_str::<Body>(&body).unwrap().prompt, workflow);
     }
@@ -293,11 +285,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_workflow_is_named() {
-        assert!(
-            refusal("{\"1\": }").ends_with("at line 1 column 7"),
-            "{}",
-            refusal("{\"1\": }")
-        );
+        assert!(refusal("{\"1\": }").ends_with("at line 1 column 7"), "{}", refusal("{\"1\": }"));
         assert!(refusal("[1]").contains("is a list"));
         assert!(refusal("\"{}\"").contains("is a text"));
         assert!(refusal(" {} ").contains("no nodes"));
@@ -325,31 +313,18 @@ mod tests {
     #[test]
     fn bare_nan_is_reported_with_its_place() {
         match Workflow::parse("{\"1\": {\"inputs\":\n {\"x\": \"NaN\", \"y\": -Infinity}}}") {
-            Err(WorkflowError::NonFinite {
-                word: "-Infinity",
-                line: 2,
-                column: 20,
-            }) => {}
+            Err(WorkflowError::NonFinite { word: "-Infinity", line: 2, column: 20 }) => {}
             other => panic!("{other:?}"),
         }
-        assert!(matches!(
-            Workflow::parse("{\"1\": NaN"),
-            Err(WorkflowError::NotJson(_))
-        ));
+        assert!(matches!(Workflow::parse("{\"1\": NaN"), Err(WorkflowError::NotJson(_))));
     }
 
     #[test]
     fn deep_nesting_is_refused_without_recursion() {
         let deep = |levels: usize| format!("{{\"1\": {}{}}}", "[".repeat(levels), "]".repeat(levels));
         assert!(Workflow::parse(deep(MAX_DEPTH - 1)).is_ok());
-        assert!(matches!(
-            Workflow::parse(deep(MAX_DEPTH)),
-            Err(WorkflowError::TooDeep)
-        ));
-        assert!(matches!(
-            Workflow::parse(deep(1_000_000)),
-            Err(WorkflowError::TooDeep)
-        ));
+        assert!(matches!(Workflow::parse(deep(MAX_DEPTH)), Err(WorkflowError::TooDeep)));
+        assert!(matches!(Workflow::parse(deep(1_000_000)), Err(WorkflowError::TooDeep)));
         let text = format!("{{\"1\": \"{}\"}}", "[".repeat(500));
         assert!(Workflow::parse(text).is_ok());
     }

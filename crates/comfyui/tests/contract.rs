@@ -32,10 +32,7 @@ async fn a_workflow_is_rendered_and_its_file_fetched() {
             _ => {}
         }
     }
-    let success = outcome
-        .expect("an end")
-        .into_result(watch.prompt_id())
-        .expect("success");
+    let success = outcome.expect("an end").into_result(watch.prompt_id()).expect("success");
     assert!(started);
     nodes.sort();
     assert_eq!(nodes, ["1", "2", "3", "4"]);
@@ -53,22 +50,10 @@ async fn a_workflow_is_rendered_and_its_file_fetched() {
     assert!(whole.starts_with(b"\x89PNG"));
     // ComfyUI writes the graph into the picture.
     assert!(whole.windows(6).any(|window| window == b"prompt"));
-    let part = client
-        .view_range(
-            &file,
-            ByteRange {
-                start: 1,
-                end: Some(3),
-            },
-        )
-        .await
-        .expect("a part");
+    let part = client.view_range(&file, ByteRange { start: 1, end: Some(3) }).await.expect("a part");
     assert!(part.partial);
     assert_eq!(part.bytes(10).await.expect("bytes"), b"PNG");
-    client
-        .delete_history(std::slice::from_ref(watch.prompt_id()))
-        .await
-        .expect("deleted");
+    client.delete_history(std::slice::from_ref(watch.prompt_id())).await.expect("deleted");
     session.close().await;
     server.stop().await;
 }
@@ -83,10 +68,7 @@ async fn numbers_and_key_order_reach_the_server_untouched() {
     graph.replace_range(0..1, &format!("{{\"77\": {orphan}, "));
     let workflow = comfyui::Workflow::parse(&graph).expect("a graph");
     assert_eq!(workflow.as_str(), graph);
-    let watch = session
-        .submit(comfyui::PromptRequest::new(workflow))
-        .await
-        .expect("accepted");
+    let watch = session.submit(comfyui::PromptRequest::new(workflow)).await.expect("accepted");
     let success = watch.finish().await.expect("success");
     assert!(
         success.entry.prompt.prompt.get().contains(orphan),
@@ -102,27 +84,11 @@ async fn an_identical_prompt_is_served_from_the_cache_with_its_outputs() {
     let server = Server::pick().await;
     let session = server.session().await;
     let graph = picture();
-    let first = session
-        .submit(request(&graph))
-        .await
-        .expect("accepted")
-        .finish()
-        .await
-        .expect("success");
-    let again = session
-        .submit(request(&graph))
-        .await
-        .expect("accepted")
-        .finish()
-        .await
-        .expect("success");
+    let first = session.submit(request(&graph)).await.expect("accepted").finish().await.expect("success");
+    let again = session.submit(request(&graph)).await.expect("accepted").finish().await.expect("success");
     assert!(again.cached_nodes.len() >= 4, "{:?}", again.cached_nodes);
     let name = |success: &comfyui::Success| {
-        success
-            .outputs
-            .files()
-            .map(|file| file.filename.clone())
-            .collect::<Vec<_>>()
+        success.outputs.files().map(|file| file.filename.clone()).collect::<Vec<_>>()
     };
     assert_eq!(name(&first), name(&again));
     assert!(again.missing_files.is_empty());
@@ -138,26 +104,14 @@ async fn a_bad_graph_is_refused_with_the_nodes_at_fault() {
     graph["2"]["inputs"]["width"] = json!("wide");
     graph["2"]["inputs"]["crop"] = json!("sideways");
     let error = client.submit(&request(&graph)).await.expect_err("refused");
-    let Error::Refused(refusal) = &error else {
-        panic!("{error}")
-    };
+    let Error::Refused(refusal) = &error else { panic!("{error}") };
     assert_eq!(refusal.error.kind, "prompt_outputs_failed_validation");
     let node = refusal.node_errors.get("2").expect("node 2 is at fault");
     assert_eq!(node.class_type, "ImageScale");
     assert_eq!(node.dependent_outputs, ["4"]);
-    let mut faults: Vec<_> = node
-        .errors
-        .iter()
-        .map(|e| (e.kind.as_str(), e.input_name()))
-        .collect();
+    let mut faults: Vec<_> = node.errors.iter().map(|e| (e.kind.as_str(), e.input_name())).collect();
     faults.sort();
-    assert_eq!(
-        faults,
-        [
-            ("invalid_input_type", Some("width")),
-            ("value_not_in_list", Some("crop"))
-        ]
-    );
+    assert_eq!(faults, [("invalid_input_type", Some("width")), ("value_not_in_list", Some("crop"))]);
     assert!(error.to_string().contains("node 2 (ImageScale)"), "{error}");
 
     let unknown = json!({"1": {"class_type": "NoSuchNodeAnywhere", "inputs": {}}});
@@ -173,13 +127,7 @@ async fn a_half_bad_graph_runs_its_good_half_and_says_so() {
     let mut graph = picture();
     graph["9"] = json!({"class_type": "PreviewImage", "inputs": {}});
     let watch = session.submit(request(&graph)).await.expect("accepted");
-    assert!(
-        watch
-            .accepted()
-            .expect("submitted here")
-            .node_errors
-            .contains_key("9")
-    );
+    assert!(watch.accepted().expect("submitted here").node_errors.contains_key("9"));
     let success = watch.finish().await.expect("success");
     assert_eq!(success.outputs.nodes.len(), 1);
     assert!(success.node_errors.contains_key("9"));
@@ -196,13 +144,8 @@ async fn a_failing_node_is_reported_with_its_name_and_the_finished_branch_kept()
     graph["5"] = json!({"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "../../outside"}});
     let watch = session.submit(request(&graph)).await.expect("accepted");
     let error = watch.finish().await.expect_err("a failure");
-    let Error::ExecutionFailed(failure) = &error else {
-        panic!("{error}")
-    };
-    assert_eq!(
-        (failure.node_id.as_str(), failure.node_type.as_str()),
-        ("5", "SaveImage")
-    );
+    let Error::ExecutionFailed(failure) = &error else { panic!("{error}") };
+    assert_eq!((failure.node_id.as_str(), failure.node_type.as_str()), ("5", "SaveImage"));
     assert!(!failure.traceback.is_empty() && !failure.out_of_memory);
     session.close().await;
     server.stop().await;
@@ -224,37 +167,20 @@ async fn running_and_waiting_prompts_are_found_and_cancelled_and_no_other() {
         }
         panic!("ended before it started");
     };
-    tokio::time::timeout(PATIENCE, wait_for_start)
-        .await
-        .expect("starts");
+    tokio::time::timeout(PATIENCE, wait_for_start).await.expect("starts");
 
-    assert!(matches!(
-        client.find(running.prompt_id()).await.expect("an answer"),
-        Whereabouts::Running
-    ));
-    assert!(matches!(
-        client.find(waiting.prompt_id()).await.expect("an answer"),
-        Whereabouts::Pending
-    ));
-    assert!(matches!(
-        client.find(&PromptId::random()).await.expect("an answer"),
-        Whereabouts::Absent
-    ));
+    assert!(matches!(client.find(running.prompt_id()).await.expect("an answer"), Whereabouts::Running));
+    assert!(matches!(client.find(waiting.prompt_id()).await.expect("an answer"), Whereabouts::Pending));
+    assert!(matches!(client.find(&PromptId::random()).await.expect("an answer"), Whereabouts::Absent));
     let queue = client.queue().await.expect("the queue");
     assert_eq!(&queue.running[0].prompt_id, running.prompt_id());
     assert!(client.queue_remaining().await.expect("a number") >= 3);
 
-    let removed = client
-        .cancel(waiting.prompt_id(), PATIENCE)
-        .await
-        .expect("cancelled");
+    let removed = client.cancel(waiting.prompt_id(), PATIENCE).await.expect("cancelled");
     assert!(matches!(removed, Cancelled::Removed), "{removed:?}");
     assert!(matches!(waiting.outcome().await, Outcome::Deleted));
     let capabilities = client.capabilities().await.expect("capabilities");
-    let stopped = client
-        .cancel(running.prompt_id(), PATIENCE)
-        .await
-        .expect("cancelled");
+    let stopped = client.cancel(running.prompt_id(), PATIENCE).await.expect("cancelled");
     if capabilities.interrupt_by_id {
         assert!(matches!(stopped, Cancelled::Ended(_)), "{stopped:?}");
         assert!(matches!(running.outcome().await, Outcome::Interrupted(_)));
@@ -274,34 +200,10 @@ async fn a_prompt_of_somebody_else_can_be_followed_also_after_its_end() {
     let client = server.client();
     let accepted = client.submit(&request(&picture())).await.expect("accepted");
     let session = server.session().await;
-    session
-        .watch(&accepted.prompt_id)
-        .await
-        .finish()
-        .await
-        .expect("success");
-    session
-        .watch(&accepted.prompt_id)
-        .await
-        .finish()
-        .await
-        .expect("success again, from the history");
-    let unknown = session
-        .watch(&PromptId::random())
-        .await
-        .finish()
-        .await
-        .expect_err("unknown");
-    assert!(
-        matches!(
-            unknown,
-            Error::Lost {
-                lost: comfyui::Lost::NeverSeen,
-                ..
-            }
-        ),
-        "{unknown}"
-    );
+    session.watch(&accepted.prompt_id).await.finish().await.expect("success");
+    session.watch(&accepted.prompt_id).await.finish().await.expect("success again, from the history");
+    let unknown = session.watch(&PromptId::random()).await.finish().await.expect_err("unknown");
+    assert!(matches!(unknown, Error::Lost { lost: comfyui::Lost::NeverSeen, .. }), "{unknown}");
     session.close().await;
     server.stop().await;
 }
@@ -319,28 +221,15 @@ async fn the_history_is_listed_paged_and_deleted_one_by_one() {
     }
     let newest = client.history_page(Some(2), None).await.expect("a page");
     assert!(newest.len() <= 2);
-    let entry = client
-        .history(&ids[0])
-        .await
-        .expect("an answer")
-        .expect("an entry");
+    let entry = client.history(&ids[0]).await.expect("an answer").expect("an entry");
     assert!(entry.duration_ms().is_some());
     if client.capabilities().await.expect("capabilities").jobs {
         let job = client.job(&ids[0]).await.expect("an answer").expect("a job");
         assert_eq!(job.status, comfyui::JobStatus::Completed);
-        let page = client
-            .jobs(&JobsQuery {
-                limit: Some(1),
-                ..JobsQuery::default()
-            })
-            .await
-            .expect("a page");
+        let page = client.jobs(&JobsQuery { limit: Some(1), ..JobsQuery::default() }).await.expect("a page");
         assert_eq!(page.jobs.len(), 1);
     } else {
-        assert!(matches!(
-            client.jobs(&JobsQuery::default()).await,
-            Err(Error::Unsupported { .. })
-        ));
+        assert!(matches!(client.jobs(&JobsQuery::default()).await, Err(Error::Unsupported { .. })));
     }
     client.delete_history(&ids[..1]).await.expect("deleted");
     assert!(client.history(&ids[0]).await.expect("an answer").is_none());
@@ -357,25 +246,13 @@ async fn files_go_in_under_the_name_the_server_gives_and_come_out_whole() {
     let folder = format!("client-test-{}", fresh());
     let upload = |bytes: &'static str| Upload::from_bytes(&name, bytes).subfolder(&folder);
     let first = client.upload(upload("one")).await.expect("stored");
-    assert_eq!(
-        (first.filename.as_str(), first.subfolder.as_str()),
-        (name.as_str(), folder.as_str())
-    );
+    assert_eq!((first.filename.as_str(), first.subfolder.as_str()), (name.as_str(), folder.as_str()));
     let same = client.upload(upload("one")).await.expect("stored");
     assert_eq!(first, same, "the same bytes are the same file");
     let other = client.upload(upload("two")).await.expect("stored");
     assert_ne!(first.filename, other.filename);
-    client
-        .upload(upload("three").overwrite(true))
-        .await
-        .expect("stored");
-    let bytes = client
-        .view(&first)
-        .await
-        .expect("the file")
-        .bytes(100)
-        .await
-        .expect("bytes");
+    client.upload(upload("three").overwrite(true)).await.expect("stored");
+    let bytes = client.view(&first).await.expect("the file").bytes(100).await.expect("bytes");
     assert_eq!(bytes, b"three");
     assert!(client.file_exists(&other).await.expect("an answer"));
     let missing = FileRef::output("no-such-file.png");
@@ -389,36 +266,17 @@ async fn an_uploaded_picture_is_used_and_a_mask_put_on_it() {
     let server = Server::pick().await;
     let session = server.session().await;
     let client = session.client();
-    let success = session
-        .submit(request(&picture()))
-        .await
-        .expect("accepted")
-        .finish()
-        .await
-        .expect("success");
+    let success =
+        session.submit(request(&picture())).await.expect("accepted").finish().await.expect("success");
     let made = FileRef::from(success.outputs.files().next().expect("a file"));
-    let png = client
-        .view(&made)
-        .await
-        .expect("the file")
-        .bytes(1 << 20)
-        .await
-        .expect("bytes");
-    let placed = client
-        .upload(Upload::from_bytes(&format!("{}.png", fresh()), png.clone()))
-        .await
-        .expect("stored");
+    let png = client.view(&made).await.expect("the file").bytes(1 << 20).await.expect("bytes");
+    let placed =
+        client.upload(Upload::from_bytes(&format!("{}.png", fresh()), png.clone())).await.expect("stored");
     let graph = json!({
         "1": {"class_type": "LoadImage", "inputs": {"image": placed.in_workflow()}},
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}
     });
-    let success = session
-        .submit(request(&graph))
-        .await
-        .expect("accepted")
-        .finish()
-        .await
-        .expect("success");
+    let success = session.submit(request(&graph)).await.expect("accepted").finish().await.expect("success");
     assert_eq!(success.outputs.files().count(), 1);
     let mask = Upload::from_bytes(&format!("{}-mask.png", fresh()), png);
     let masked = client.upload_mask(mask, &placed).await.expect("stored");
@@ -435,36 +293,15 @@ async fn the_server_tells_about_itself() {
     assert!(!stats.devices.is_empty());
     let capabilities = client.capabilities().await.expect("capabilities");
     assert!(capabilities.version.is_some());
-    assert_eq!(
-        client.features().await.expect("an answer").is_some(),
-        capabilities.feature_flags
-    );
+    assert_eq!(client.features().await.expect("an answer").is_some(), capabilities.feature_flags);
     let info = client.object_info().await.expect("nodes");
     assert!(info.get("SaveImage").is_some());
-    assert!(
-        client
-            .object_info_of("SaveImage")
-            .await
-            .expect("an answer")
-            .is_some()
-    );
-    assert!(
-        client
-            .object_info_of("NoSuchNode")
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(client.object_info_of("SaveImage").await.expect("an answer").is_some());
+    assert!(client.object_info_of("NoSuchNode").await.expect("an answer").is_none());
     let folders = client.model_folders().await.expect("folders");
     assert!(folders.iter().any(|folder| folder == "checkpoints"));
     assert!(client.models("checkpoints").await.expect("an answer").is_some());
-    assert!(
-        client
-            .models("no_such_folder")
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(client.models("no_such_folder").await.expect("an answer").is_none());
     client.embeddings().await.expect("embeddings");
     client.extensions().await.expect("extensions");
     client.free(true, false).await.expect("taken");
@@ -476,57 +313,23 @@ async fn settings_and_user_files_are_kept() {
     let server = Server::pick().await;
     let client = server.client();
     let key = format!("client.test.{}", fresh());
-    client
-        .set_setting(&key, &json!({"on": true}))
-        .await
-        .expect("stored");
-    assert_eq!(
-        client.setting(&key).await.expect("a setting"),
-        json!({"on": true})
-    );
+    client.set_setting(&key, &json!({"on": true})).await.expect("stored");
+    assert_eq!(client.setting(&key).await.expect("a setting"), json!({"on": true}));
     assert!(client.settings().await.expect("settings").contains_key(&key));
 
     let path = format!("client-test-{}/a b.json", fresh());
     let moved = path.replace("a b", "c");
     assert!(client.get_userdata(&path).await.expect("an answer").is_none());
-    client
-        .put_userdata(&path, "{}".into(), false)
-        .await
-        .expect("stored");
-    assert_eq!(
-        client.get_userdata(&path).await.expect("an answer").as_deref(),
-        Some(b"{}".as_slice())
-    );
-    let conflict = client
-        .put_userdata(&path, "[]".into(), false)
-        .await
-        .expect_err("it exists");
-    assert!(
-        matches!(conflict, Error::Status { status, .. } if status == 409),
-        "{conflict}"
-    );
+    client.put_userdata(&path, "{}".into(), false).await.expect("stored");
+    assert_eq!(client.get_userdata(&path).await.expect("an answer").as_deref(), Some(b"{}".as_slice()));
+    let conflict = client.put_userdata(&path, "[]".into(), false).await.expect_err("it exists");
+    assert!(matches!(conflict, Error::Status { status, .. } if status == 409), "{conflict}");
     client.move_userdata(&path, &moved, false).await.expect("moved");
     let folder = path.split('/').next().expect("a folder");
-    let files = client
-        .list_userdata(folder)
-        .await
-        .expect("an answer")
-        .expect("a folder");
-    assert_eq!(
-        files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(),
-        ["c.json"]
-    );
+    let files = client.list_userdata(folder).await.expect("an answer").expect("a folder");
+    assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["c.json"]);
     client.delete_userdata(&moved).await.expect("deleted");
-    assert!(matches!(
-        client.delete_userdata(&moved).await,
-        Err(Error::NotFound { .. })
-    ));
-    assert!(
-        client
-            .list_userdata("no-such-folder")
-            .await
-            .expect("an answer")
-            .is_none()
-    );
+    assert!(matches!(client.delete_userdata(&moved).await, Err(Error::NotFound { .. })));
+    assert!(client.list_userdata("no-such-folder").await.expect("an answer").is_none());
     server.stop().await;
 }

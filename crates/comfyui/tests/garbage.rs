@@ -150,18 +150,13 @@ async fn connection(mut stream: TcpStream, act: Vec<Madness>) -> Option<()> {
     if !head.starts_with("GET /ws") {
         let _ = stream.read(&mut [0; 2048]).await.ok()?;
         let (status, body) = match head.split_whitespace().nth(1)? {
-            "/system_stats" => (
-                "200 OK",
-                r#"{"system": {"comfyui_version": "0.3.30"}, "devices": []}"#,
-            ),
+            "/system_stats" => ("200 OK", r#"{"system": {"comfyui_version": "0.3.30"}, "devices": []}"#),
             "/queue" => ("200 OK", r#"{"queue_running": [], "queue_pending": []}"#),
             path if path.starts_with("/history") => ("200 OK", "{}"),
             _ => ("404 Not Found", ""),
         };
-        let answer = format!(
-            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        );
+        let answer =
+            format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
         return stream.write_all(answer.as_bytes()).await.ok();
     }
     let mut socket = tokio_tungstenite::accept_async(stream).await.ok()?;
@@ -193,21 +188,13 @@ async fn a_mad_socket_neither_hangs_nor_breaks_a_session() {
         longest_backoff: Duration::from_millis(20),
         ..SessionOptions::default()
     };
-    let session = Session::open(Client::new(&url).expect("an address"), options)
-        .await
-        .expect("a session");
+    let session = Session::open(Client::new(&url).expect("an address"), options).await.expect("a session");
     for _ in 0..10 {
         let watch = session.watch(&PromptId::random()).await;
-        let outcome = tokio::time::timeout(Duration::from_secs(20), watch.outcome())
-            .await
-            .expect("an end");
+        let outcome = tokio::time::timeout(Duration::from_secs(20), watch.outcome()).await.expect("an end");
         assert!(matches!(outcome, Outcome::Lost(Lost::NeverSeen)), "{outcome:?}");
     }
-    tokio::time::timeout(Duration::from_secs(20), session.close())
-        .await
-        .expect("closes");
+    tokio::time::timeout(Duration::from_secs(20), session.close()).await.expect("closes");
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(20), tasks.wait())
-        .await
-        .expect("the server stops");
+    tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("the server stops");
 }

@@ -21,9 +21,7 @@ const DEADLY: [&str; 6] = [
 ];
 
 fn repository() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .join("comfyui-sim")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join("comfyui-sim")
 }
 
 fn object_info() -> ObjectInfo {
@@ -69,20 +67,13 @@ fn submissions() -> Vec<Submission> {
             }
         }
     }
-    assert!(
-        found.len() > 100,
-        "the recordings hold many submissions, not {}",
-        found.len()
-    );
+    assert!(found.len() > 100, "the recordings hold many submissions, not {}", found.len());
     found
 }
 
 /// Uploaded files of a recording are not in the node descriptions, which were fetched before.
 fn options(submission: &Submission) -> Options {
-    Options {
-        check_files: submission.scenario == "validation_errors",
-        ..Options::default()
-    }
+    Options { check_files: submission.scenario == "validation_errors", ..Options::default() }
 }
 
 /// The same prompt id with the same number is refused by the queue, not for what the prompt is.
@@ -96,38 +87,20 @@ fn refused_for_its_own_sake(submission: &Submission) -> bool {
 fn every_refusal_is_foreseen() {
     let info = object_info();
     let mut seen = 0;
-    for submission in submissions()
-        .iter()
-        .filter(|submission| refused_for_its_own_sake(submission))
-    {
+    for submission in submissions().iter().filter(|submission| refused_for_its_own_sake(submission)) {
         seen += 1;
         let report = guard::check_request(&submission.body, Some(&info), &options(submission));
-        let place = format!(
-            "{} / {}: {}",
-            submission.scenario, submission.note, submission.body
-        );
+        let place = format!("{} / {}: {}", submission.scenario, submission.note, submission.body);
         assert!(!report.may_be_sent(), "not foreseen: {place}");
         // The nodes that the server blames are among those that the guard blames.
-        let blamed: BTreeSet<&str> = report
-            .problems
-            .iter()
-            .filter_map(|problem| problem.node_id.as_deref())
-            .collect();
-        for node in submission.answer["node_errors"]
-            .as_object()
-            .into_iter()
-            .flat_map(|errors| errors.keys())
+        let blamed: BTreeSet<&str> =
+            report.problems.iter().filter_map(|problem| problem.node_id.as_deref()).collect();
+        for node in submission.answer["node_errors"].as_object().into_iter().flat_map(|errors| errors.keys())
         {
-            assert!(
-                blamed.contains(node.as_str()),
-                "node {node} is not blamed: {place}\n{report}"
-            );
+            assert!(blamed.contains(node.as_str()), "node {node} is not blamed: {place}\n{report}");
         }
         if submission.answer["error"]["type"] == "prompt_outputs_failed_validation" {
-            assert!(
-                report.accepted_outputs.is_empty(),
-                "wholly refused, not in part: {place}\n{report}"
-            );
+            assert!(report.accepted_outputs.is_empty(), "wholly refused, not in part: {place}\n{report}");
         }
     }
     assert!(seen > 40, "only {seen} refusals");
@@ -138,9 +111,7 @@ fn every_killer_is_recognised() {
     let info = object_info();
     let submissions = submissions();
     for scenario in DEADLY {
-        let mut of_scenario = submissions
-            .iter()
-            .filter(|submission| submission.scenario == scenario);
+        let mut of_scenario = submissions.iter().filter(|submission| submission.scenario == scenario);
         let kills =
             of_scenario.any(|one| guard::check_request(&one.body, Some(&info), &options(one)).kills());
         assert!(kills, "{scenario}");
@@ -152,9 +123,7 @@ fn what_ran_is_not_held_up() {
     let info = object_info();
     let mut seen = 0;
     for submission in submissions() {
-        let clean = submission.answer["node_errors"]
-            .as_object()
-            .is_some_and(|errors| errors.is_empty());
+        let clean = submission.answer["node_errors"].as_object().is_some_and(|errors| errors.is_empty());
         // The oldest version ignores targets, and ran what the others refuse.
         let ignores_targets = submission.scenario == "version_0_3_30"
             && submission.note.starts_with("partial_execution_targets");
@@ -163,10 +132,7 @@ fn what_ran_is_not_held_up() {
         }
         seen += 1;
         let report = guard::check_request(&submission.body, Some(&info), &options(&submission));
-        let place = format!(
-            "{} / {}: {}\n{report}",
-            submission.scenario, submission.note, submission.body
-        );
+        let place = format!("{} / {}: {}\n{report}", submission.scenario, submission.note, submission.body);
         for problem in &report.problems {
             let excused = match problem.kind {
                 // Accepted by 0.7.0, refused by newer versions.
@@ -177,10 +143,7 @@ fn what_ran_is_not_held_up() {
             };
             assert!(excused, "held up: {place}");
         }
-        assert!(
-            !report.accepted_outputs.is_empty(),
-            "ran, but the guard accepts no output: {place}"
-        );
+        assert!(!report.accepted_outputs.is_empty(), "ran, but the guard accepts no output: {place}");
     }
     assert!(seen > 60, "only {seen} accepted prompts");
 }

@@ -18,20 +18,13 @@ fn files(name: &str) -> BTreeSet<(String, String, String, String)> {
     let recording = recording(name);
     let mut found = BTreeSet::new();
     for exchange in recording["exchanges"].as_array().unwrap() {
-        for entry in exchange["response"]["body"]
-            .as_object()
-            .into_iter()
-            .flat_map(|body| body.values())
-        {
+        for entry in exchange["response"]["body"].as_object().into_iter().flat_map(|body| body.values()) {
             let (Some(outputs), Some(graph)) = (entry.get("outputs"), entry["prompt"].get(2)) else {
                 continue;
             };
             let outputs = Outputs::from_history(&serde_json::value::to_raw_value(outputs).unwrap());
             for file in outputs.files() {
-                let class = graph[&file.node_id]["class_type"]
-                    .as_str()
-                    .unwrap_or("?")
-                    .to_owned();
+                let class = graph[&file.node_id]["class_type"].as_str().unwrap_or("?").to_owned();
                 let ending = file.filename.rsplit('.').next().unwrap().to_owned();
                 found.insert((class, file.key.clone(), ending, file.kind.to_string()));
             }
@@ -60,12 +53,7 @@ fn every_kind_of_file_is_recognised() {
     ];
     let expected: BTreeSet<_> = expected
         .map(|(class, key, ending, kind)| {
-            (
-                class.to_owned(),
-                key.to_owned(),
-                ending.to_owned(),
-                kind.to_owned(),
-            )
+            (class.to_owned(), key.to_owned(), ending.to_owned(), kind.to_owned())
         })
         .into();
     assert_eq!(files("outputs_kinds.json"), expected);
@@ -85,22 +73,12 @@ fn what_is_no_file_is_kept_as_it_is() {
     let recording = recording("outputs_kinds.json");
     let outputs: Vec<Outputs> = (recording["exchanges"].as_array().unwrap().iter())
         .flat_map(|exchange| {
-            exchange["response"]["body"]
-                .as_object()
-                .into_iter()
-                .flat_map(|body| body.values())
+            exchange["response"]["body"].as_object().into_iter().flat_map(|body| body.values())
         })
         .filter_map(|entry| entry.get("outputs"))
         .map(|outputs| Outputs::from_history(&serde_json::value::to_raw_value(outputs).unwrap()))
         .collect();
-    assert!(
-        outputs
-            .iter()
-            .any(|outputs| outputs.texts().eq(["a text result"]))
-    );
-    let mut data = outputs
-        .iter()
-        .flat_map(|outputs| &outputs.nodes)
-        .flat_map(|node| &node.outputs);
+    assert!(outputs.iter().any(|outputs| outputs.texts().eq(["a text result"])));
+    let mut data = outputs.iter().flat_map(|outputs| &outputs.nodes).flat_map(|node| &node.outputs);
     assert!(data.any(|output| matches!(output, Output::Data { key, raw } if key == "text" && raw.get() == r#"{"deep":[1]}"#)));
 }

@@ -22,11 +22,7 @@ impl Recording {
             .map(|file| file.expect("a readable folder").path())
             .filter(|path| path.extension().is_some_and(|ending| ending == "json"))
             .map(|path| Recording {
-                name: path
-                    .file_stem()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned(),
+                name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
                 value: serde_json::from_slice(&std::fs::read(&path).expect("a readable file")).expect("JSON"),
             })
             .collect();
@@ -78,11 +74,7 @@ impl Recording {
     fn histories(&self) -> Vec<(PromptId, HistoryEntry)> {
         self.answers("GET", 200)
             .into_iter()
-            .filter(|(path, _)| {
-                path.split('?')
-                    .next()
-                    .is_some_and(|path| path.starts_with("/history"))
-            })
+            .filter(|(path, _)| path.split('?').next().is_some_and(|path| path.starts_with("/history")))
             .flat_map(|(path, text)| {
                 lenient::from_str::<indexmap::IndexMap<PromptId, HistoryEntry>>(&text)
                     .unwrap_or_else(|error| panic!("{} {path}: {error}", self.name))
@@ -98,11 +90,7 @@ fn every_text_frame_is_understood() {
         for frame in recording.frames() {
             let message =
                 decode_text(&frame).unwrap_or_else(|error| panic!("{}: {error}: {frame}", recording.name));
-            assert!(
-                !matches!(message, Message::Other { .. }),
-                "{}: not understood: {frame}",
-                recording.name
-            );
+            assert!(!matches!(message, Message::Other { .. }), "{}: not understood: {frame}", recording.name);
             seen += 1;
         }
     }
@@ -137,10 +125,7 @@ fn binary_frames_say_what_the_recording_decoded() {
         let message = decode_binary(Bytes::from(bytes)).expect("a real frame");
         match (decoded["event_type"].as_u64(), message) {
             (Some(1), Message::Preview(preview)) => {
-                assert_eq!(
-                    preview.format as u64 + 1,
-                    decoded["image_format"].as_u64().expect("a format")
-                );
+                assert_eq!(preview.format as u64 + 1, decoded["image_format"].as_u64().expect("a format"));
                 assert!(preview.source.is_none());
             }
             (Some(3), Message::Text(text)) => {
@@ -176,9 +161,7 @@ fn every_history_entry_is_judged_as_the_contract_says() {
                     assert!(matches!(outcome, Outcome::Succeeded(_)), "{}", context());
                 }
                 Some(Message::ExecutionError(error)) => {
-                    let Outcome::Failed(failure) = outcome else {
-                        panic!("{}: {outcome:?}", context())
-                    };
+                    let Outcome::Failed(failure) = outcome else { panic!("{}: {outcome:?}", context()) };
                     assert_eq!(failure.exception_type, error.exception_type, "{}", context());
                     assert!(!failure.message.ends_with('\n'));
                 }
@@ -205,10 +188,7 @@ fn out_of_memory_and_ordinary_errors_are_told_apart() {
         .collect();
     let (memory, other): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(|failure| failure.out_of_memory);
     assert!(
-        memory
-            .iter()
-            .all(|failure| failure.exception_type == "torch.OutOfMemoryError")
-            && !memory.is_empty()
+        memory.iter().all(|failure| failure.exception_type == "torch.OutOfMemoryError") && !memory.is_empty()
     );
     assert!(other.iter().all(|failure| !failure.node_id.is_empty()) && other.len() >= 3);
 }
@@ -257,11 +237,7 @@ fn queues_jobs_refusals_and_stats_are_read_in_every_version() {
                     let items = queue.running.iter().chain(&queue.pending);
                     assert!(items.clone().all(|item| item.prompt.get().starts_with('{')));
                     let sorted = queue.in_order();
-                    assert!(
-                        sorted
-                            .windows(2)
-                            .all(|pair| pair[0].number.total_cmp(&pair[1].number).is_le())
-                    );
+                    assert!(sorted.windows(2).all(|pair| pair[0].number.total_cmp(&pair[1].number).is_le()));
                     queues += 1;
                 }
                 "/api/jobs" | "/api/api/jobs" => {
@@ -290,20 +266,13 @@ fn queues_jobs_refusals_and_stats_are_read_in_every_version() {
             }
         }
     }
-    assert!(
-        queues > 20 && jobs > 30 && refusals > 20 && stats > 5,
-        "{queues} {jobs} {refusals} {stats}"
-    );
+    assert!(queues > 20 && jobs > 30 && refusals > 20 && stats > 5, "{queues} {jobs} {refusals} {stats}");
 }
 
 #[test]
 fn bare_nan_is_read() {
     let recording = Recording::named("nan_in_json");
-    let raw: Vec<_> = recording
-        .frames()
-        .into_iter()
-        .filter(|frame| frame.contains("NaN"))
-        .collect();
+    let raw: Vec<_> = recording.frames().into_iter().filter(|frame| frame.contains("NaN")).collect();
     assert!(!raw.is_empty(), "the trap is in the recording");
     for frame in raw {
         assert!(serde_json::from_str::<Value>(&frame).is_err());

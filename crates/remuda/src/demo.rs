@@ -43,35 +43,18 @@ struct Rendered {
 fn tasks() -> Result<VecDeque<Task>> {
     let picture = || Workflow::parse(include_str!("../workflows/text-to-image.json"));
     let variation = |prompt: &str, seed: u64| -> Result<Workflow> {
-        Ok(picture()?
-            .with_input("6", "text", &prompt)?
-            .with_input("3", "seed", &seed)?)
+        Ok(picture()?.with_input("6", "text", &prompt)?.with_input("3", "seed", &seed)?)
     };
     Ok([
-        Task {
-            name: "text to image",
-            workflow: picture()?,
-        },
+        Task { name: "text to image", workflow: picture()? },
         Task {
             name: "fox",
             workflow: variation("a red fox in the snow, golden hour", 18_446_744_073_709_551_615)?,
         },
-        Task {
-            name: "animation",
-            workflow: Workflow::parse(include_str!("../workflows/animation.json"))?,
-        },
-        Task {
-            name: "lighthouse",
-            workflow: variation("a lighthouse in a storm, oil painting", 7)?,
-        },
-        Task {
-            name: "video",
-            workflow: Workflow::parse(include_str!("../workflows/video.json"))?,
-        },
-        Task {
-            name: "horses",
-            workflow: variation("wild horses on a beach, wide angle", 2026)?,
-        },
+        Task { name: "animation", workflow: Workflow::parse(include_str!("../workflows/animation.json"))? },
+        Task { name: "lighthouse", workflow: variation("a lighthouse in a storm, oil painting", 7)? },
+        Task { name: "video", workflow: Workflow::parse(include_str!("../workflows/video.json"))? },
+        Task { name: "horses", workflow: variation("wild horses on a beach, wide angle", 2026)? },
     ]
     .into())
 }
@@ -97,9 +80,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
             model_load: Duration::from_millis(250),
             ..SimConfig::default()
         };
-        let simulator = Simulator::start(config)
-            .await
-            .context("a simulated ComfyUI did not start")?;
+        let simulator = Simulator::start(config).await.context("a simulated ComfyUI did not start")?;
         let worker = Worker {
             name: format!("worker {number}"),
             url: simulator.url(),
@@ -136,25 +117,14 @@ fn report(args: &Args, rendered: &[Rendered], took: Duration) {
     println!("{:<15} {:<10} {:>7}  file", "task", "worker", "time");
     for task in rendered {
         for file in &task.files {
-            println!(
-                "{:<15} {:<10} {:>6.2}s  {}",
-                task.name,
-                task.worker,
-                task.seconds,
-                file.display()
-            );
+            println!("{:<15} {:<10} {:>6.2}s  {}", task.name, task.worker, task.seconds, file.display());
         }
     }
     println!(
         "\n{} tasks on 2 simulated ComfyUIs in {:.1} s. Open {} to see one.",
         rendered.len(),
         took.as_secs_f64(),
-        rendered
-            .iter()
-            .flat_map(|task| &task.files)
-            .next()
-            .map_or(&args.out, |file| file)
-            .display()
+        rendered.iter().flat_map(|task| &task.files).next().map_or(&args.out, |file| file).display()
     );
     println!("A simulated ComfyUI of your own: remuda sim");
 }
@@ -180,10 +150,7 @@ impl Worker {
     }
 
     fn next_task(&self) -> Option<Task> {
-        self.queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
     async fn render(&self, session: &Session, task: Task) -> Result<Rendered> {
@@ -225,21 +192,12 @@ impl Worker {
     async fn fetch(&self, client: &Client, task: &str, success: &Success) -> Result<Vec<PathBuf>> {
         let mut files = Vec::new();
         for (number, output) in success.outputs.files().enumerate() {
-            let ending = Path::new(&output.filename)
-                .extension()
-                .unwrap_or_default()
-                .to_string_lossy();
-            let path = self
-                .out
-                .join(format!("{}-{number}.{ending}", task.replace(' ', "-")));
+            let ending = Path::new(&output.filename).extension().unwrap_or_default().to_string_lossy();
+            let path = self.out.join(format!("{}-{number}.{ending}", task.replace(' ', "-")));
             let mut file = tokio::fs::File::create(&path)
                 .await
                 .with_context(|| format!("cannot write {}", path.display()))?;
-            client
-                .view(&FileRef::from(output))
-                .await?
-                .write_to(&mut file)
-                .await?;
+            client.view(&FileRef::from(output)).await?.write_to(&mut file).await?;
             files.push(path);
         }
         Ok(files)
@@ -247,8 +205,6 @@ impl Worker {
 }
 
 fn style() -> Result<ProgressStyle> {
-    Ok(
-        ProgressStyle::with_template("{prefix:26} {bar:32.cyan/blue} {pos:>3}/{len:<3} {msg}")?
-            .progress_chars("━╸─"),
-    )
+    Ok(ProgressStyle::with_template("{prefix:26} {bar:32.cyan/blue} {pos:>3}/{len:<3} {msg}")?
+        .progress_chars("━╸─"))
 }

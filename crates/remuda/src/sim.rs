@@ -110,10 +110,7 @@ fn announce(sim: &Simulator, version: Profile, json: bool) -> anyhow::Result<()>
         let line = serde_json::json!({"url": url, "version": version.version(), "dir": dir.to_string()});
         writeln!(out, "{line}")?;
     } else {
-        writeln!(
-            out,
-            "A simulated ComfyUI {version} answers at {url} (files in {dir}). Ctrl-C stops it."
-        )?;
+        writeln!(out, "A simulated ComfyUI {version} answers at {url} (files in {dir}). Ctrl-C stops it.")?;
     }
     out.flush()?;
     Ok(())

@@ -1,9 +1,6 @@
 //! `remuda sim` as a program: it says where it is, does as it is told, and stops when asked.
 #![cfg(unix)]
-#![allow(
-    clippy::unwrap_used,
-    reason = "clippy does not see that the helpers are part of tests"
-)]
+#![allow(clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -24,15 +21,9 @@ impl Running {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-        let addr = line["url"]
-            .as_str()
-            .unwrap()
-            .trim_start_matches("http://")
-            .to_owned();
+        let addr = line["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
         Self { child, addr }
     }
 
@@ -52,10 +43,7 @@ impl Running {
     }
 
     fn terminate(mut self) -> Option<i32> {
-        let told = Command::new("kill")
-            .arg(self.child.id().to_string())
-            .status()
-            .unwrap();
+        let told = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
         assert!(told.success());
         self.child.wait().unwrap().code()
     }
@@ -94,23 +82,13 @@ fn faults_come_from_flags_and_a_dead_process_ends_the_program() {
 #[test]
 fn mistakes_on_the_command_line_are_explained() {
     let check = |flags: &[&str], expected: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_remuda"))
-            .arg("sim")
-            .args(flags)
-            .output()
-            .unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_remuda")).arg("sim").args(flags).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            !output.status.success() && text.contains(expected),
-            "{flags:?}: {text}"
-        );
+        assert!(!output.status.success() && text.contains(expected), "{flags:?}: {text}");
     };
     check(&["--fault", "hnag"], "unknown variant `hnag`");
     check(&["--version", "1.2.3"], "there are 0.3.30, 0.3.64 and 0.7.0");
-    check(
-        &["--listen", "127.0.0.1:0", "--frontend", "/nonexistent"],
-        "holds no frontend",
-    );
+    check(&["--listen", "127.0.0.1:0", "--frontend", "/nonexistent"], "holds no frontend");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     check(&["--listen", &addr], "choose another with --listen");

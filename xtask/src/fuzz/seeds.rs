@@ -35,56 +35,32 @@ pub(super) fn plant(target: &str, corpus: &Path) -> Result<usize> {
 
 fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {
     let empty = Vec::new();
-    let list = |key| {
-        recording
-            .get(key)
-            .and_then(Value::as_array)
-            .unwrap_or(&empty)
-            .iter()
-    };
+    let list = |key| recording.get(key).and_then(Value::as_array).unwrap_or(&empty).iter();
     let part = |path| list("exchanges").filter_map(move |exchange| json(exchange.pointer(path)?));
     match target {
         "ws_message" => list("websocket").filter_map(frame).collect(),
-        "history" => list("exchanges")
-            .filter(|exchange| is_history(exchange))
-            .filter_map(answer)
-            .collect(),
+        "history" => list("exchanges").filter(|exchange| is_history(exchange)).filter_map(answer).collect(),
         "lenient" => list("exchanges").filter_map(answer).collect(),
         "workflow" => part("/request/body/prompt").collect(),
-        "guard" => part("/request/body")
-            .chain(part("/request/body/prompt"))
-            .collect(),
+        "guard" => part("/request/body").chain(part("/request/body/prompt")).collect(),
         _ => Vec::new(),
     }
 }
 
 /// Whether the answer is about prompts.
 fn is_history(exchange: &Value) -> bool {
-    let path = exchange
-        .pointer("/request/path")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    ["/history", "/queue", "/jobs"]
-        .iter()
-        .any(|route| path.contains(route))
+    let path = exchange.pointer("/request/path").and_then(Value::as_str).unwrap_or_default();
+    ["/history", "/queue", "/jobs"].iter().any(|route| path.contains(route))
 }
 
 fn answer(exchange: &Value) -> Option<Vec<u8>> {
     let response = exchange.get("response")?;
-    response
-        .get("body")
-        .and_then(json)
-        .or_else(|| text(response.get("body_text")?))
+    response.get("body").and_then(json).or_else(|| text(response.get("body_text")?))
 }
 
 /// A text frame, or the recorded beginning of a binary one.
 fn frame(entry: &Value) -> Option<Vec<u8>> {
-    let words = || {
-        entry
-            .get("text")
-            .and_then(json)
-            .or_else(|| text(entry.get("text_raw")?))
-    };
+    let words = || entry.get("text").and_then(json).or_else(|| text(entry.get("text_raw")?));
     words().or_else(|| hex(entry.pointer("/binary/head_hex")?.as_str()?))
 }
 
@@ -97,10 +73,7 @@ fn text(value: &Value) -> Option<Vec<u8>> {
 }
 
 fn hex(digits: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u32> = digits
-        .chars()
-        .map(|digit| digit.to_digit(16))
-        .collect::<Option<_>>()?;
+    let digits: Vec<u32> = digits.chars().map(|digit| digit.to_digit(16)).collect::<Option<_>>()?;
     digits
         .chunks(2)
         .map(|pair| u8::try_from(pair.iter().fold(0, |sum, digit| sum * 16 + digit)).ok())
@@ -124,16 +97,11 @@ mod tests {
         });
         let seeds = |target| {
             let seeds = seeds_of(target, &recording).into_iter();
-            seeds
-                .map(|seed| String::from_utf8_lossy(&seed).into_owned())
-                .collect::<Vec<_>>()
+            seeds.map(|seed| String::from_utf8_lossy(&seed).into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(seeds("workflow"), ["{\"1\":{}}"]);
         assert_eq!(seeds("history"), ["{\"x\": NaN}"]);
         assert_eq!(seeds("lenient"), ["{\"number\":1}", "{\"x\": NaN}"]);
-        assert_eq!(
-            seeds("ws_message"),
-            ["{\"type\":\"status\"}", "NaN", "\0\0\0\u{fffd}"]
-        );
+        assert_eq!(seeds("ws_message"), ["{\"type\":\"status\"}", "NaN", "\0\0\0\u{fffd}"]);
     }
 }

@@ -14,16 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("littlehorse", &[]),
     ("remuda-core", &[]),
     ("remuda-store", &["remuda-core"]),
-    (
-        "remuda-runner",
-        &[
-            "remuda-core",
-            "remuda-store",
-            "comfyui",
-            "comfyui-sim",
-            "littlehorse",
-        ],
-    ),
+    ("remuda-runner", &["remuda-core", "remuda-store", "comfyui", "comfyui-sim", "littlehorse"]),
     ("remuda-fleet", &["remuda-core", "remuda-store", "remuda-runner"]),
     ("remuda-server", &["remuda-core", "remuda-store", "remuda-runner"]),
     (
@@ -47,10 +38,7 @@ pub(super) fn check(repository: &Repository) -> Findings {
     let members: Vec<&Package> = repository.workspace.members().collect();
     let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
     Findings {
-        problems: members
-            .iter()
-            .flat_map(|member| problems(member, &names))
-            .collect(),
+        problems: members.iter().flat_map(|member| problems(member, &names)).collect(),
         seen: format!("{} crates of ours", members.len()),
         ..Findings::default()
     }
@@ -66,9 +54,7 @@ fn problems(package: &Package, ours: &[&str]) -> Vec<String> {
     let uses = package.dependencies.iter().filter(|dependency| !dependency.dev);
     let wrong =
         uses.filter(|used| ours.contains(&used.name.as_str()) && !may_use.contains(&used.name.as_str()));
-    wrong
-        .map(|used| format!("{name} may not depend on {}", used.name))
-        .collect()
+    wrong.map(|used| format!("{name} may not depend on {}", used.name)).collect()
 }
 
 #[cfg(test)]
@@ -77,15 +63,8 @@ mod tests {
     use super::*;
 
     fn found(name: &str, used: &str, dev: bool) -> usize {
-        let dependency = Dependency {
-            name: used.to_owned(),
-            dev,
-        };
-        let package = Package {
-            name: name.to_owned(),
-            dependencies: vec![dependency],
-            ..Package::default()
-        };
+        let dependency = Dependency { name: used.to_owned(), dev };
+        let package = Package { name: name.to_owned(), dependencies: vec![dependency], ..Package::default() };
         problems(&package, &["comfyui", "comfyui-sim", "remuda", "stray"]).len()
     }
 

@@ -19,37 +19,17 @@ struct Tolerated {
 
 const TOLERATED: &[Tolerated] = &[
     old("block-buffer", "0.10", "digest 0.10"),
-    old(
-        "cpufeatures",
-        "0.2",
-        "sha1 0.10, which tungstenite uses for the websocket handshake",
-    ),
+    old("cpufeatures", "0.2", "sha1 0.10, which tungstenite uses for the websocket handshake"),
     old("crypto-common", "0.1", "digest 0.10"),
-    old(
-        "digest",
-        "0.10",
-        "sha1 0.10, which tungstenite uses for the websocket handshake",
-    ),
-    old(
-        "getrandom",
-        "0.2",
-        "ring, listed by rustls for platforms without aws-lc; not compiled here",
-    ),
+    old("digest", "0.10", "sha1 0.10, which tungstenite uses for the websocket handshake"),
+    old("getrandom", "0.2", "ring, listed by rustls for platforms without aws-lc; not compiled here"),
     old("getrandom", "0.3", "rand_core 0.9"),
     old("miniz_oxide", "0.8", "png 0.18; flate2 has moved on"),
-    old(
-        "quick-error",
-        "1",
-        "rusty-fork, which proptest uses; image-webp has moved on",
-    ),
+    old("quick-error", "1", "rusty-fork, which proptest uses; image-webp has moved on"),
     old("r-efi", "5", "getrandom 0.3 on UEFI; not compiled here"),
     old("rand", "0.9", "tungstenite 0.29"),
     old("rand_core", "0.9", "rand 0.9"),
-    old(
-        "syn",
-        "2",
-        "tracing-attributes and zerocopy-derive; most derive crates have moved on",
-    ),
+    old("syn", "2", "tracing-attributes and zerocopy-derive; most derive crates have moved on"),
     old("windows-sys", "0.52", "ring on Windows; not compiled here"),
 ];
 
@@ -74,10 +54,7 @@ fn problems(workspace: &Workspace, tolerated: &[Tolerated]) -> Vec<String> {
         versions.pop();
         for package in versions {
             let line = line(&package.version);
-            if !tolerated
-                .iter()
-                .any(|entry| entry.name == name && entry.line == line)
-            {
+            if !tolerated.iter().any(|entry| entry.name == name && entry.line == line) {
                 problems.push(new_duplicate(package, &line));
             }
             found.insert((name.to_owned(), line));
@@ -85,20 +62,13 @@ fn problems(workspace: &Workspace, tolerated: &[Tolerated]) -> Vec<String> {
     }
     let stale = |entry: &&Tolerated| !found.contains(&(entry.name.to_owned(), entry.line.to_owned()));
     for Tolerated { name, line, because } in tolerated.iter().filter(stale) {
-        problems.push(format!(
-            "{name} {line} is no longer a duplicate: remove its entry ({because})"
-        ));
+        problems.push(format!("{name} {line} is no longer a duplicate: remove its entry ({because})"));
     }
     problems
 }
 
 fn new_duplicate(package: &Package, line: &str) -> String {
-    let Package {
-        name,
-        version,
-        used_by,
-        ..
-    } = package;
+    let Package { name, version, used_by, .. } = package;
     let used_by = used_by.join(", ");
     format!(
         "{name} {version} is an older duplicate, used by {used_by}: get rid of it, \
@@ -109,18 +79,12 @@ fn new_duplicate(package: &Package, line: &str) -> String {
 /// The leading numbers that must be equal for two versions to be compatible: up to the first that is not 0.
 fn line(version: &str) -> String {
     let numbers: Vec<&str> = core(version).split('.').collect();
-    let end = numbers
-        .iter()
-        .position(|number| *number != "0")
-        .map_or(numbers.len(), |first| first + 1);
+    let end = numbers.iter().position(|number| *number != "0").map_or(numbers.len(), |first| first + 1);
     numbers[..end].join(".")
 }
 
 fn order(version: &str) -> Vec<u64> {
-    core(version)
-        .split('.')
-        .map(|number| number.parse().unwrap_or(0))
-        .collect()
+    core(version).split('.').map(|number| number.parse().unwrap_or(0)).collect()
 }
 
 /// The version without pre-release and build metadata.
@@ -138,9 +102,7 @@ mod tests {
             version: (*version).to_owned(),
             ..Package::default()
         };
-        Workspace {
-            packages: packages.iter().map(package).collect(),
-        }
+        Workspace { packages: packages.iter().map(package).collect() }
     }
 
     #[test]
@@ -148,10 +110,7 @@ mod tests {
         let duplicated = workspace(&[("a", "1.9.0"), ("a", "1.10.0"), ("b", "2.0.0")]);
         assert_eq!(problems(&duplicated, &[old("a", "1", "why")]).len(), 0);
         let found = problems(&duplicated, &[]);
-        assert!(
-            found.len() == 1 && found[0].starts_with("a 1.9.0 is an older duplicate"),
-            "{found:?}"
-        );
+        assert!(found.len() == 1 && found[0].starts_with("a 1.9.0 is an older duplicate"), "{found:?}");
     }
 
     #[test]

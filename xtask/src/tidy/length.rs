@@ -19,14 +19,9 @@ pub(super) fn check(repository: &Repository) -> Findings {
         total += lines;
         match verdict(file, lines) {
             Verdict::Fine => {}
-            Verdict::Long => findings
-                .warnings
-                .push(format!("{}: {lines} lines (aim: {LONG})", file.path)),
+            Verdict::Long => findings.warnings.push(format!("{}: {lines} lines (aim: {LONG})", file.path)),
             Verdict::TooLong => {
-                findings.problems.push(format!(
-                    "{}: {lines} lines, split it (limit: {TOO_LONG})",
-                    file.path
-                ));
+                findings.problems.push(format!("{}: {lines} lines, split it (limit: {TOO_LONG})", file.path));
             }
         }
     }

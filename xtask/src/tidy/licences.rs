@@ -43,19 +43,18 @@ fn problems(package: &Package) -> Vec<String> {
         Some(licence) => match spdx::satisfied(licence, &|one| ALLOWED.contains(&one)) {
             Ok(true) => {}
             Ok(false) => problems.push(format!("{name} has licence `{licence}`, which is not allowed")),
-            Err(error) => problems.push(format!(
-                "{name} has licence `{licence}`, which cannot be read: {error}"
-            )),
+            Err(error) => {
+                problems.push(format!("{name} has licence `{licence}`, which cannot be read: {error}"))
+            }
         },
     }
     // A package of the registry could be replaced by anybody who controls another source.
     match package.source.as_deref() {
         None if package.is_member => {}
         Some(CRATES_IO) => {}
-        other => problems.push(format!(
-            "{name} comes from {}, not from crates.io",
-            other.unwrap_or("a path")
-        )),
+        other => {
+            problems.push(format!("{name} comes from {}, not from crates.io", other.unwrap_or("a path")))
+        }
     }
     problems
 }

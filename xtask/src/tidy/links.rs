@@ -14,9 +14,7 @@ pub(super) fn check(repository: &Repository) -> Findings {
         documents += 1;
         for (number, target) in targets(text) {
             links += 1;
-            findings.problems.extend(problem(file, number, &target, &|path| {
-                run::root().join(path).exists()
-            }));
+            findings.problems.extend(problem(file, number, &target, &|path| run::root().join(path).exists()));
         }
     }
     findings.seen = format!("{links} links in {documents} documents");
@@ -68,19 +66,11 @@ fn targets(text: &str) -> Vec<(usize, String)> {
         }
         // Every second piece between backticks is code.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
-        let inline = prose
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split([')', ' ']).next());
-        let defined = prose
-            .strip_prefix('[')
-            .and_then(|rest| rest.split_once("]: "))
-            .map(|(_, target)| target.trim());
+        let inline = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+        let defined =
+            prose.strip_prefix('[').and_then(|rest| rest.split_once("]: ")).map(|(_, target)| target.trim());
         found.extend(
-            inline
-                .chain(defined)
-                .filter(|target| is_file(target))
-                .map(|target| (number, target.to_owned())),
+            inline.chain(defined).filter(|target| is_file(target)).map(|target| (number, target.to_owned())),
         );
     }
     found
@@ -117,21 +107,10 @@ mod tests {
         let exists =
             |path: &Path| ["README.md", "docs/b.md", "docs/guide/a.md"].contains(&path.to_str().unwrap());
         let check = |target| problem(&file, 1, target, &exists);
-        for good in [
-            "../../README.md",
-            "../b.md",
-            "./a.md",
-            "#part",
-            "/README.md",
-            "../b.md#x",
-        ] {
+        for good in ["../../README.md", "../b.md", "./a.md", "#part", "/README.md", "../b.md#x"] {
             assert_eq!(check(good), None, "{good}");
         }
         assert!(check("b.md").unwrap().ends_with("leads nowhere"));
-        assert!(
-            check("../../../x.md")
-                .unwrap()
-                .ends_with("leads out of the repository")
-        );
+        assert!(check("../../../x.md").unwrap().ends_with("leads out of the repository"));
     }
 }

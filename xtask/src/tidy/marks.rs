@@ -7,9 +7,8 @@ use super::Findings;
 use super::repository::{File, Repository};
 
 /// Files that people write; recordings of others may say what they like.
-const WRITTEN: &[&str] = &[
-    ".rs", ".md", ".toml", ".sh", ".py", ".js", ".ts", ".html", ".css", ".sql", ".ci/run",
-];
+const WRITTEN: &[&str] =
+    &[".rs", ".md", ".toml", ".sh", ".py", ".js", ".ts", ".html", ".css", ".sql", ".ci/run"];
 
 /// Marks anywhere in them. Put together from parts, for this file is checked as well.
 const LEFT_OVER: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME")];
@@ -20,14 +19,8 @@ const IN_RUST: &[(&str, &str)] = &[
     (concat!("unimplemented", "!("), "is left over"),
     (concat!("#[", "ignore"), "switches a test off"),
     (concat!(", ", "ignore)]"), "switches a test off"),
-    (
-        concat!("```", "ignore"),
-        "switches a documentation test off; use `text` for what is not Rust",
-    ),
-    (
-        concat!("```rust,", "ignore"),
-        "switches a documentation test off; use `text` for what is not Rust",
-    ),
+    (concat!("```", "ignore"), "switches a documentation test off; use `text` for what is not Rust"),
+    (concat!("```rust,", "ignore"), "switches a documentation test off; use `text` for what is not Rust"),
 ];
 
 pub(super) fn check(repository: &Repository) -> Findings {

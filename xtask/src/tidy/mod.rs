@@ -50,11 +50,7 @@ pub(crate) fn run() -> Result<()> {
     for (name, check) in CHECKS {
         let findings = check(&repository);
         problems += findings.problems.len();
-        let verdict = if findings.problems.is_empty() {
-            term::green("ok")
-        } else {
-            term::red("FAILED")
-        };
+        let verdict = if findings.problems.is_empty() { term::green("ok") } else { term::red("FAILED") };
         println!("{name:<11} {verdict}  ({})", findings.seen);
         for problem in &findings.problems {
             println!("  {} {problem}", term::red("problem:"));

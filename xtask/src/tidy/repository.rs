@@ -22,10 +22,7 @@ pub(super) struct File {
 
 impl Repository {
     pub(super) fn load() -> Result<Self> {
-        Ok(Self {
-            workspace: Workspace::load()?,
-            files: files()?,
-        })
+        Ok(Self { workspace: Workspace::load()?, files: files()? })
     }
 
     /// The text files whose name ends in one of these.
@@ -33,25 +30,19 @@ impl Repository {
         &'a self,
         endings: &'a [&str],
     ) -> impl Iterator<Item = (&'a File, &'a str)> {
-        self.texts()
-            .filter(|(file, _)| endings.iter().any(|ending| file.path.ends_with(ending)))
+        self.texts().filter(|(file, _)| endings.iter().any(|ending| file.path.ends_with(ending)))
     }
 
     /// All text files.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&File, &str)> {
-        self.files
-            .iter()
-            .filter_map(|file| Some((file, file.text.as_deref()?)))
+        self.files.iter().filter_map(|file| Some((file, file.text.as_deref()?)))
     }
 }
 
 impl File {
     #[cfg(test)]
     pub(super) fn new(path: &str, text: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            text: Some(text.to_owned()),
-        }
+        Self { path: path.to_owned(), text: Some(text.to_owned()) }
     }
 
     /// Whether one of the folders it lies in has this name.
@@ -73,10 +64,7 @@ fn files() -> Result<Vec<File>> {
     let mut paths: Vec<&str> = listed.split_terminator('\0').collect();
     paths.sort_unstable();
     paths.dedup();
-    paths
-        .into_iter()
-        .filter_map(|path| read(path).transpose())
-        .collect()
+    paths.into_iter().filter_map(|path| read(path).transpose()).collect()
 }
 
 fn read(path: &str) -> Result<Option<File>> {
@@ -86,8 +74,5 @@ fn read(path: &str) -> Result<Option<File>> {
         return Ok(None);
     }
     let bytes = std::fs::read(full).with_context(|| format!("cannot read {path}"))?;
-    Ok(Some(File {
-        path: path.to_owned(),
-        text: String::from_utf8(bytes).ok(),
-    }))
+    Ok(Some(File { path: path.to_owned(), text: String::from_utf8(bytes).ok() }))
 }

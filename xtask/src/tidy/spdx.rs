@@ -8,14 +8,8 @@
 /// `OR` needs one side, `AND` both; `X WITH Y` is one licence, asked for as that text. The slash of old
 /// manifests (`MIT/Apache-2.0`) means `OR`, as crates.io documents it.
 pub(super) fn satisfied(expression: &str, allowed: &dyn Fn(&str) -> bool) -> Result<bool, String> {
-    let spaced = expression
-        .replace('(', " ( ")
-        .replace(')', " ) ")
-        .replace('/', " OR ");
-    let mut parser = Parser {
-        words: spaced.split_whitespace().peekable(),
-        allowed,
-    };
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let mut parser = Parser { words: spaced.split_whitespace().peekable(), allowed };
     let verdict = parser.either()?;
     match parser.words.next() {
         None => Ok(verdict),
@@ -112,22 +106,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_an_error_and_never_a_yes() {
-        for expression in [
-            "",
-            "MIT OR",
-            "AND MIT",
-            "(MIT",
-            "MIT)",
-            "MIT ISC",
-            "MIT WITH",
-            "()",
-            "MIT OR OR ISC",
-        ] {
-            assert!(
-                check(expression).is_err(),
-                "{expression}: {:?}",
-                check(expression)
-            );
+        for expression in
+            ["", "MIT OR", "AND MIT", "(MIT", "MIT)", "MIT ISC", "MIT WITH", "()", "MIT OR OR ISC"]
+        {
+            assert!(check(expression).is_err(), "{expression}: {:?}", check(expression));
         }
     }
 }

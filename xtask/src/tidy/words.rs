@@ -10,10 +10,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("/opt/", "realcomfy"), "a path of one machine"),
     (concat!("/", "farm/"), "a path of one machine"),
     (concat!("/tmp/", "remuda-"), "a path of one machine"),
-    (
-        concat!("..", "/shared"),
-        "outside the repository: copy what is needed into it",
-    ),
+    (concat!("..", "/shared"), "outside the repository: copy what is needed into it"),
     (concat!("[source", "."), "a replaced package registry"),
     (concat!("replace", "-with"), "a replaced package registry"),
     (concat!("index", "-url"), "a private package registry"),
@@ -34,10 +31,7 @@ pub(super) fn check(repository: &Repository) -> Findings {
 fn problems(file: &File, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for (word, why) in FORBIDDEN {
-        for (at, _) in text
-            .match_indices(word)
-            .filter(|(at, _)| begins_there(&text[..*at], word))
-        {
+        for (at, _) in text.match_indices(word).filter(|(at, _)| begins_there(&text[..*at], word)) {
             let line = text[..at].matches('\n').count() + 1;
             problems.push(format!("{}:{line}: `{word}` is {why}", file.path));
         }
@@ -65,10 +59,7 @@ mod tests {
         let text = format!("fine\nsee {}x and \"{}y\"\n", FORBIDDEN[0].0, FORBIDDEN[1].0);
         let found = found(&text);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(
-            found.iter().all(|problem| problem.starts_with("a.md:2: ")),
-            "{found:?}"
-        );
+        assert!(found.iter().all(|problem| problem.starts_with("a.md:2: ")), "{found:?}");
     }
 
     #[test]

@@ -64,19 +64,15 @@ impl Workspace {
     }
 
     fn from_metadata(metadata: &Value) -> Result<Self> {
-        let members: HashSet<&str> = list(metadata, "workspace_members")?
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
+        let members: HashSet<&str> =
+            list(metadata, "workspace_members")?.iter().filter_map(Value::as_str).collect();
         let mut packages = BTreeMap::new();
         for package in list(metadata, "packages")? {
             let id = text(package, "id")?;
             let package = Package::from_metadata(package, members.contains(id.as_str()))?;
             packages.insert(id, package);
         }
-        let nodes = metadata
-            .get("resolve")
-            .context("cargo metadata has no `resolve`")?;
+        let nodes = metadata.get("resolve").context("cargo metadata has no `resolve`")?;
         for node in list(nodes, "nodes")? {
             let Some(user) = packages.get(&text(node, "id")?) else {
                 continue;
@@ -88,9 +84,7 @@ impl Workspace {
                 }
             }
         }
-        Ok(Self {
-            packages: packages.into_values().collect(),
-        })
+        Ok(Self { packages: packages.into_values().collect() })
     }
 }
 
@@ -98,15 +92,10 @@ impl Package {
     fn from_metadata(package: &Value, is_member: bool) -> Result<Self> {
         let optional = |key| package.get(key).and_then(Value::as_str).map(str::to_owned);
         let is_library = |target: &Value| {
-            target["kind"]
-                .as_array()
-                .is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"))
+            target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"))
         };
         let dependency = |dependency: &Value| -> Result<Dependency> {
-            Ok(Dependency {
-                name: text(dependency, "name")?,
-                dev: dependency["kind"] == "dev",
-            })
+            Ok(Dependency { name: text(dependency, "name")?, dev: dependency["kind"] == "dev" })
         };
         Ok(Self {
             name: text(package, "name")?,
@@ -115,13 +104,8 @@ impl Package {
             source: optional("source"),
             is_member,
             is_library: list(package, "targets")?.iter().any(is_library),
-            has_features: package["features"]
-                .as_object()
-                .is_some_and(|features| !features.is_empty()),
-            dependencies: list(package, "dependencies")?
-                .iter()
-                .map(dependency)
-                .collect::<Result<_>>()?,
+            has_features: package["features"].as_object().is_some_and(|features| !features.is_empty()),
+            dependencies: list(package, "dependencies")?.iter().map(dependency).collect::<Result<_>>()?,
             manifest: text(package, "manifest_path")?,
             used_by: Vec::new(),
         })
@@ -130,14 +114,12 @@ impl Package {
 
 fn list<'a>(value: &'a Value, key: &str) -> Result<&'a [Value]> {
     let list = value.get(key).and_then(Value::as_array);
-    list.map(Vec::as_slice)
-        .with_context(|| format!("cargo metadata has no list `{key}`"))
+    list.map(Vec::as_slice).with_context(|| format!("cargo metadata has no list `{key}`"))
 }
 
 fn text(value: &Value, key: &str) -> Result<String> {
     let text = value.get(key).and_then(Value::as_str);
-    text.map(str::to_owned)
-        .with_context(|| format!("cargo metadata has no text `{key}`"))
+    text.map(str::to_owned).with_context(|| format!("cargo metadata has no text `{key}`"))
 }
 
 #[cfg(test)]
@@ -149,16 +131,8 @@ mod tests {
         let workspace = Workspace::load().unwrap();
         let xtask = workspace.members().find(|member| member.name == "xtask").unwrap();
         assert!(!xtask.is_library && xtask.source.is_none());
-        let clap = workspace
-            .packages
-            .iter()
-            .find(|package| package.name == "clap")
-            .unwrap();
+        let clap = workspace.packages.iter().find(|package| package.name == "clap").unwrap();
         assert!(!clap.is_member && clap.is_library && clap.source.is_some());
-        assert!(
-            clap.used_by.contains(&format!("xtask {}", xtask.version)),
-            "{:?}",
-            clap.used_by
-        );
+        assert!(clap.used_by.contains(&format!("xtask {}", xtask.version)), "{:?}", clap.used_by);
     }
 }

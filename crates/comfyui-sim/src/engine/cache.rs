@@ -37,11 +37,7 @@ impl Ui {
             ("parent_node", graph.parent(id).into()),
             ("real_node_id", graph.real(id).into()),
         ]);
-        Ui {
-            output,
-            meta,
-            serializable,
-        }
+        Ui { output, meta, serializable }
     }
 }
 
@@ -155,11 +151,8 @@ pub(super) struct Signer<'a> {
 impl Signer<'_> {
     fn sign(&self, id: &str) -> Result<Signature, NoInputs> {
         let above = self.ancestors(id)?;
-        let order: HashMap<&str, usize> = above
-            .iter()
-            .enumerate()
-            .map(|(at, id)| (id.as_str(), at))
-            .collect();
+        let order: HashMap<&str, usize> =
+            above.iter().enumerate().map(|(at, id)| (id.as_str(), at)).collect();
         let mut digest = Sha256::new();
         for node in std::iter::once(id).chain(above.iter().map(String::as_str)) {
             let mut text = String::new();
@@ -178,12 +171,7 @@ impl Signer<'_> {
             let mut inputs: Vec<_> = self.graph.inputs(id).ok_or(NoInputs)?.iter().collect();
             inputs.sort_by(|left, right| left.0.cmp(right.0));
             // Reversed, because the stack below gives back the last first.
-            Ok(inputs
-                .iter()
-                .rev()
-                .filter_map(|(_, value)| as_link(value))
-                .map(|link| link.node)
-                .collect())
+            Ok(inputs.iter().rev().filter_map(|(_, value)| as_link(value)).map(|link| link.node).collect())
         };
         let mut found = indexmap::IndexSet::new();
         let mut open = links_of(id)?;
@@ -208,11 +196,7 @@ impl Signer<'_> {
             Some(Json::Float(mark)) if mark.is_nan() => self.never_again(id, out),
             mark => Self::value(mark.unwrap_or(&Json::Bool(false)), out),
         }
-        if self
-            .registry
-            .get(class)
-            .is_some_and(crate::nodes::Class::knows_its_id)
-        {
+        if self.registry.get(class).is_some_and(crate::nodes::Class::knows_its_id) {
             Self::value(&Json::from(id), out);
         }
         let mut inputs: Vec<_> = self.graph.inputs(id).ok_or(NoInputs)?.iter().collect();
@@ -222,11 +206,7 @@ impl Signer<'_> {
             match as_link(value) {
                 Some(link) => {
                     // Writing to a string cannot fail.
-                    let _ = write!(
-                        out,
-                        "^{}",
-                        order.get(link.node.as_str()).copied().unwrap_or_default()
-                    );
+                    let _ = write!(out, "^{}", order.get(link.node.as_str()).copied().unwrap_or_default());
                     Self::value(&link.slot, out);
                 }
                 None => Self::value(value, out),
@@ -289,12 +269,7 @@ mod tests {
     fn sign(prompt: &str, id: &str, run: u64) -> Result<Signature, NoInputs> {
         let registry = Registry::new(Arc::new(SimConfig::default()), &Dirs::below(Path::new("nowhere")));
         let graph = Graph::new(prompt.parse().unwrap());
-        Signer {
-            graph: &graph,
-            registry: &registry,
-            run,
-        }
-        .sign(id)
+        Signer { graph: &graph, registry: &registry, run }.sign(id)
     }
 
     #[test]
@@ -343,25 +318,9 @@ mod tests {
                 format!(r#"{{"1": {{"class_type": "EmptyImage", "inputs": {{"color": {color}}}}}}}"#);
             let graph = Graph::new(prompt.parse().unwrap());
             run += 1;
-            cache
-                .begin(
-                    ["1"].into_iter(),
-                    &Signer {
-                        graph: &graph,
-                        registry: &registry,
-                        run,
-                    },
-                )
-                .unwrap();
+            cache.begin(["1"].into_iter(), &Signer { graph: &graph, registry: &registry, run }).unwrap();
             let found = cache.get("1", &graph).is_some();
-            cache.set(
-                "1",
-                &graph,
-                Arc::new(Entry {
-                    ui: None,
-                    outputs: vec![],
-                }),
-            );
+            cache.set("1", &graph, Arc::new(Entry { ui: None, outputs: vec![] }));
             found
         };
         assert_eq!([1, 1, 2, 1].map(&mut found), [false, true, false, false]);

@@ -52,10 +52,7 @@ pub(super) fn to_float(value: &Json) -> Result<Json, String> {
             .map(Json::Float)
             .ok_or_else(|| format!("could not convert string to float: {}", repr_str(text))),
         _ => value.as_f64().map(Json::Float).ok_or_else(|| {
-            format!(
-                "float() argument must be a string or a real number, not '{}'",
-                value.type_name()
-            )
+            format!("float() argument must be a string or a real number, not '{}'", value.type_name())
         }),
     }
 }
@@ -83,11 +80,7 @@ pub(super) fn int_of_text(text: &str) -> Option<Json> {
         return None;
     }
     let digits = digits.trim_start_matches('0');
-    if digits.is_empty() {
-        Some(Json::Int(0))
-    } else {
-        Some(integer(&format!("{sign}{digits}")))
-    }
+    if digits.is_empty() { Some(Json::Int(0)) } else { Some(integer(&format!("{sign}{digits}"))) }
 }
 
 /// What `float(text)` gives.
@@ -102,11 +95,7 @@ mod tests {
     fn check(kind: &str, value: &str, expected: Result<&str, &str>) {
         let value = Json::parse(value.as_bytes()).unwrap();
         let got = convert(kind, &value).map(|converted| converted.dump());
-        assert_eq!(
-            got,
-            expected.map(str::to_owned).map_err(str::to_owned),
-            "{kind} of {value}"
-        );
+        assert_eq!(got, expected.map(str::to_owned).map_err(str::to_owned), "{kind} of {value}");
     }
 
     #[test]
@@ -121,11 +110,7 @@ mod tests {
         check("FLOAT", r#""1e-05""#, Ok("1e-05"));
         check("FLOAT", r#""nan""#, Ok("NaN"));
         check("FLOAT", "true", Ok("1.0"));
-        check(
-            "STRING",
-            r#"{"a": [1, null, true]}"#,
-            Ok(r#""{'a': [1, None, True]}""#),
-        );
+        check("STRING", r#"{"a": [1, null, true]}"#, Ok(r#""{'a': [1, None, True]}""#));
         check("BOOLEAN", r#""""#, Ok("false"));
         check("BOOLEAN", r#""false""#, Ok("true"));
         check("IMAGE", "5", Ok("5"));
@@ -133,16 +118,8 @@ mod tests {
 
     #[test]
     fn complaints_are_pythons() {
-        check(
-            "INT",
-            r#""wide""#,
-            Err("invalid literal for int() with base 10: 'wide'"),
-        );
-        check(
-            "INT",
-            r#""1__0""#,
-            Err("invalid literal for int() with base 10: '1__0'"),
-        );
+        check("INT", r#""wide""#, Err("invalid literal for int() with base 10: 'wide'"));
+        check("INT", r#""1__0""#, Err("invalid literal for int() with base 10: '1__0'"));
         check(
             "INT",
             "null",
@@ -151,10 +128,6 @@ mod tests {
         check("INT", "NaN", Err("cannot convert float NaN to integer"));
         check("INT", "Infinity", Err("cannot convert float infinity to integer"));
         check("FLOAT", r#""x""#, Err("could not convert string to float: 'x'"));
-        check(
-            "FLOAT",
-            "{}",
-            Err("float() argument must be a string or a real number, not 'dict'"),
-        );
+        check("FLOAT", "{}", Err("float() argument must be a string or a real number, not 'dict'"));
     }
 }

@@ -73,11 +73,7 @@ pub(super) async fn execute(engine: &Engine, kept: &mut Kept, item: &Arc<Item>, 
         engine,
         run,
         kept,
-        png_info: item
-            .extra_data
-            .get("extra_pnginfo")
-            .cloned()
-            .unwrap_or(Json::Null),
+        png_info: item.extra_data.get("extra_pnginfo").cloned().unwrap_or(Json::Null),
         graph: Graph::new(item.prompt.clone()),
         schedule: Schedule::default(),
         expanded: HashMap::new(),
@@ -120,22 +116,11 @@ impl Execution<'_> {
         self.message("execution_start", dict([("prompt_id", self.id())]), false);
         let ids = self.node_ids();
         self.ask_for_changes(&ids);
-        let signer = Signer {
-            graph: &self.graph,
-            registry: &self.engine.registry,
-            run: self.kept.runs,
-        };
-        if self
-            .kept
-            .cache
-            .begin(ids.iter().map(String::as_str), &signer)
-            .is_err()
-        {
+        let signer = Signer { graph: &self.graph, registry: &self.engine.registry, run: self.kept.runs };
+        if self.kept.cache.begin(ids.iter().map(String::as_str), &signer).is_err() {
             return Ending::WorkerDied;
         }
-        self.kept
-            .memory
-            .keep_objects(|id, class| self.graph.class(id) == Some(class));
+        self.kept.memory.keep_objects(|id, class| self.graph.class(id) == Some(class));
         let cached = ids.iter().filter(|id| self.cached(id)).map(Json::from).collect();
         self.message(
             "execution_cached",
@@ -165,11 +150,7 @@ impl Execution<'_> {
     }
 
     fn node_ids(&self) -> Vec<String> {
-        self.graph
-            .original()
-            .as_dict()
-            .map(|nodes| nodes.keys().cloned().collect())
-            .unwrap_or_default()
+        self.graph.original().as_dict().map(|nodes| nodes.keys().cloned().collect()).unwrap_or_default()
     }
 
     fn cached(&self, id: &str) -> bool {
@@ -184,12 +165,7 @@ impl Execution<'_> {
             };
             // Links are not followed here, so whoever links a file name is executed every time.
             let inputs = self.graph.inputs(id);
-            let value = |name: &str| {
-                inputs?
-                    .get(name)
-                    .filter(|value| as_link(value).is_none())
-                    .cloned()
-            };
+            let value = |name: &str| inputs?.get(name).filter(|value| as_link(value).is_none()).cloned();
             if let Some(mark) = nodes::files::change_mark(class, &self.run.dirs, value) {
                 self.graph.note_change(id, mark);
             }
@@ -200,12 +176,7 @@ impl Execution<'_> {
         loop {
             let class_is = |id: &str, test: &dyn Fn(&str) -> bool| self.graph.class(id).is_some_and(test);
             let is_output = |id: &str| {
-                class_is(id, &|name| {
-                    self.engine
-                        .registry
-                        .get(name)
-                        .is_some_and(|class| class.output_node)
-                })
+                class_is(id, &|name| self.engine.registry.get(name).is_some_and(|class| class.output_node))
             };
             let is_async =
                 |id: &str| self.run.profile() >= Profile::V0_3_64 && class_is(id, &nodes::is_async);
@@ -233,12 +204,7 @@ impl Execution<'_> {
 
     /// Waits for the asynchronous node that is done first.
     async fn wait(&mut self) {
-        if let Some(first) = self
-            .pending
-            .values()
-            .filter_map(|returned| returned.ready_at)
-            .min()
-        {
+        if let Some(first) = self.pending.values().filter_map(|returned| returned.ready_at).min() {
             tokio::time::sleep_until(first).await;
         }
         let now = tokio::time::Instant::now();
@@ -260,9 +226,7 @@ impl Execution<'_> {
         let returned = if let Some(returned) = self.pending.shift_remove(id) {
             returned
         } else if let Some(links) = self.expanded.remove(id) {
-            let outputs = links
-                .iter()
-                .map(|link| self.linked(link).unwrap_or(Value::Plain(link.clone())));
+            let outputs = links.iter().map(|link| self.linked(link).unwrap_or(Value::Plain(link.clone())));
             Returned::values(outputs.collect::<Vec<_>>())
         } else {
             self.run.start_progress(id, &self.graph);
@@ -302,10 +266,7 @@ impl Execution<'_> {
                 ("output", output),
                 ("prompt_id", self.id()),
             ]);
-            Outgoing::Text {
-                event: "executed",
-                data,
-            }
+            Outgoing::Text { event: "executed", data }
         } else {
             Outgoing::Unserializable
         };
@@ -322,21 +283,14 @@ impl Execution<'_> {
     /// All inputs of a node, the hidden ones of older classes included.
     fn inputs(&self, id: &str) -> IndexMap<String, Value> {
         let mut found = IndexMap::new();
-        let Some(class) = self
-            .graph
-            .class(id)
-            .and_then(|name| self.engine.registry.get(name))
-        else {
+        let Some(class) = self.graph.class(id).and_then(|name| self.engine.registry.get(name)) else {
             return found;
         };
         let is_declared =
             |name: &str| class.input(name).is_some() || class.hidden.iter().any(|(hidden, _)| hidden == name);
         for (name, value) in self.graph.inputs(id).into_iter().flatten() {
             if as_link(value).is_some() {
-                found.insert(
-                    name.clone(),
-                    self.linked(value).unwrap_or(Value::Plain(Json::Null)),
-                );
+                found.insert(name.clone(), self.linked(value).unwrap_or(Value::Plain(Json::Null)));
             } else if is_declared(name) {
                 found.insert(name.clone(), Value::Plain(value.clone()));
             }
@@ -359,18 +313,8 @@ impl Execution<'_> {
         if self.run.client != Client::Nobody {
             self.engine.now_executing(Some(display.clone()));
         }
-        let data = dict([
-            ("node", id.into()),
-            ("display_node", display.into()),
-            ("prompt_id", self.id()),
-        ]);
-        self.run.client.tell(
-            &*self.run.hub,
-            Outgoing::Text {
-                event: "executing",
-                data,
-            },
-        );
+        let data = dict([("node", id.into()), ("display_node", display.into()), ("prompt_id", self.id())]);
+        self.run.client.tell(&*self.run.hub, Outgoing::Text { event: "executing", data });
         self.strike_first().await?;
         self.run.check_interrupt()?;
         let class_type = self.graph.class(id).unwrap_or_default();
@@ -408,11 +352,7 @@ impl Execution<'_> {
         if let Some(released) = &self.run.faults.hang {
             released.cancelled().await;
         }
-        if self.run.faults.crash {
-            Err(Raised::ProcessEnds)
-        } else {
-            Ok(())
-        }
+        if self.run.faults.crash { Err(Raised::ProcessEnds) } else { Ok(()) }
     }
 
     /// Takes what a node gave: shows it, keeps it, or makes the nodes it expands into.
@@ -430,10 +370,7 @@ impl Execution<'_> {
             self.expanded.insert(id.to_owned(), expansion.results);
             return Ok(Turn::Pending);
         }
-        let entry = Entry {
-            ui: self.uis.get(id).cloned(),
-            outputs: returned.outputs,
-        };
+        let entry = Entry { ui: self.uis.get(id).cloned(), outputs: returned.outputs };
         self.kept.cache.set(id, &self.graph, Arc::new(entry));
         self.run.finish_progress(id, &self.graph);
         self.executed.push(id.to_owned());
@@ -447,23 +384,14 @@ impl Execution<'_> {
             ids.push(new);
         }
         self.ask_for_changes(&ids);
-        let signer = Signer {
-            graph: &self.graph,
-            registry: &self.engine.registry,
-            run: self.kept.runs,
-        };
+        let signer = Signer { graph: &self.graph, registry: &self.engine.registry, run: self.kept.runs };
         let begun = self.kept.cache.begin_below(id, &ids, &signer);
         begun.map_err(|_| Exception::new("KeyError", "'inputs'"))?;
         let cached = |id: &str| self.kept.cache.get(id, &self.graph).is_some();
         for new in &ids {
-            let class = self
-                .graph
-                .class(new)
-                .and_then(|name| self.engine.registry.get(name));
+            let class = self.graph.class(new).and_then(|name| self.engine.registry.get(name));
             if class.is_some_and(|class| class.output_node) {
-                self.schedule
-                    .add(new, &self.graph, &cached)
-                    .map_err(|_| not_found(new))?;
+                self.schedule.add(new, &self.graph, &cached).map_err(|_| not_found(new))?;
             }
         }
         for link in results.iter().filter_map(as_link) {
@@ -479,23 +407,13 @@ impl Execution<'_> {
         if self.run.profile() < Profile::V0_7_0 {
             // Older versions list whatever is in the cache, executed or not, and whoever asks.
             for id in ids.iter().chain(&self.kept.cache.all_ids()) {
-                if let Some(ui) = self
-                    .kept
-                    .cache
-                    .get(id, &self.graph)
-                    .and_then(|entry| entry.ui.clone())
-                {
+                if let Some(ui) = self.kept.cache.get(id, &self.graph).and_then(|entry| entry.ui.clone()) {
                     self.uis.entry(id.clone()).or_insert(ui);
                 }
             }
         }
         let all = |part: fn(&Ui) -> &Json| {
-            Json::Dict(
-                self.uis
-                    .iter()
-                    .map(|(id, ui)| (id.clone(), part(ui).clone()))
-                    .collect(),
-            )
+            Json::Dict(self.uis.iter().map(|(id, ui)| (id.clone(), part(ui).clone())).collect())
         };
         let success = self.kept.success;
         Outcome {
@@ -512,8 +430,5 @@ impl Execution<'_> {
 }
 
 fn not_found(id: &str) -> Exception {
-    Exception::new(
-        "comfy_execution.graph.NodeNotFoundError",
-        format!("Node {id} not found"),
-    )
+    Exception::new("comfy_execution.graph.NodeNotFoundError", format!("Node {id} not found"))
 }

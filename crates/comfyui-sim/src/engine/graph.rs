@@ -13,10 +13,7 @@ pub(crate) struct Link {
 /// The link that a value is, if it is one: a text and a number.
 pub(crate) fn as_link(value: &Json) -> Option<Link> {
     match value.as_list()? {
-        [Json::Str(node), slot] if is_number(slot) => Some(Link {
-            node: node.clone(),
-            slot: slot.clone(),
-        }),
+        [Json::Str(node), slot] if is_number(slot) => Some(Link { node: node.clone(), slot: slot.clone() }),
         _ => None,
     }
 }
@@ -55,10 +52,7 @@ pub(super) struct Graph {
 
 impl Graph {
     pub(super) fn new(original: Json) -> Graph {
-        Graph {
-            original,
-            made: IndexMap::new(),
-        }
+        Graph { original, made: IndexMap::new() }
     }
 
     /// The prompt as submitted (and, for nodes with a change check, what that check said).
@@ -67,10 +61,7 @@ impl Graph {
     }
 
     fn node(&self, id: &str) -> Option<&Json> {
-        self.made
-            .get(id)
-            .map(|made| &made.node)
-            .or_else(|| self.original.get(id))
+        self.made.get(id).map(|made| &made.node).or_else(|| self.original.get(id))
     }
 
     pub(super) fn contains(&self, id: &str) -> bool {
@@ -104,11 +95,7 @@ impl Graph {
 
     /// Adds a node below the one that expanded.
     pub(super) fn add(&mut self, id: &str, node: Json, parent: &str) {
-        let made = Made {
-            node,
-            parent: parent.to_owned(),
-            display: parent.to_owned(),
-        };
+        let made = Made { node, parent: parent.to_owned(), display: parent.to_owned() };
         self.made.insert(id.to_owned(), made);
     }
 
@@ -144,13 +131,7 @@ mod tests {
         for text in [r#"["1", 0]"#, r#"["1", 1.0]"#, r#"["1", true]"#] {
             assert!(is_link(text), "{text}");
         }
-        for text in [
-            r#"[1, 0]"#,
-            r#"["1", "0"]"#,
-            r#"["1"]"#,
-            r#"["1", 0, 0]"#,
-            r#""1""#,
-        ] {
+        for text in [r#"[1, 0]"#, r#"["1", "0"]"#, r#"["1"]"#, r#"["1", 0, 0]"#, r#""1""#] {
             assert!(!is_link(text), "{text}");
         }
     }

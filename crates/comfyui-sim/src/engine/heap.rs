@@ -62,11 +62,7 @@ fn sink<T, E>(heap: &mut [T], top: usize, less: &impl Fn(&T, &T) -> Result<bool,
     while at < heap.len() / 2 {
         let left = 2 * at + 1;
         let right = left + 1;
-        let child = if right < heap.len() && !less(&heap[left], &heap[right])? {
-            right
-        } else {
-            left
-        };
+        let child = if right < heap.len() && !less(&heap[left], &heap[right])? { right } else { left };
         heap.swap(at, child);
         at = child;
     }

@@ -21,22 +21,13 @@ struct Wish {
 
 impl Wish {
     fn read(query: &[(String, String)]) -> Result<Wish, String> {
-        let get = |name: &str| {
-            query
-                .iter()
-                .find(|(key, _)| key == name)
-                .map(|(_, value)| value.as_str())
-        };
+        let get = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         let states = get("status").filter(|text| !text.is_empty()).map(|text| {
             let parts = text.split(',').map(|part| part.trim().to_lowercase());
             parts.filter(|part| !part.is_empty()).collect::<Vec<_>>()
         });
-        let unknown: Vec<&str> = states
-            .iter()
-            .flatten()
-            .map(String::as_str)
-            .filter(|state| !STATES.contains(state))
-            .collect();
+        let unknown: Vec<&str> =
+            states.iter().flatten().map(String::as_str).filter(|state| !STATES.contains(state)).collect();
         if !unknown.is_empty() {
             return Err(format!(
                 "Invalid status value(s): {}. Valid values: {}",
@@ -65,9 +56,7 @@ impl Wish {
         };
         Ok(Wish {
             states,
-            workflow: get("workflow_id")
-                .filter(|text| !text.is_empty())
-                .map(str::to_owned),
+            workflow: get("workflow_id").filter(|text| !text.is_empty()).map(str::to_owned),
             by_duration: by == "execution_duration",
             ascending: order == "asc",
             limit,
@@ -76,9 +65,7 @@ impl Wish {
     }
 
     fn wants(&self, state: &str) -> bool {
-        self.states
-            .as_ref()
-            .is_none_or(|states| states.iter().any(|wanted| wanted == state))
+        self.states.as_ref().is_none_or(|states| states.iter().any(|wanted| wanted == state))
     }
 }
 
@@ -94,11 +81,7 @@ fn collect(queue: &PromptQueue, wish: &Wish) -> Result<Answer, Trouble> {
     let (running, pending, history) = {
         let state = queue.look();
         let running: Vec<_> = state.running.values().cloned().collect();
-        (
-            running,
-            state.pending.clone(),
-            state.history.values().cloned().collect::<Vec<_>>(),
-        )
+        (running, state.pending.clone(), state.history.values().cloned().collect::<Vec<_>>())
     };
     let mut jobs = Vec::new();
     for (items, state) in [(&running, "in_progress"), (&pending, "pending")] {
@@ -117,30 +100,20 @@ fn collect(queue: &PromptQueue, wish: &Wish) -> Result<Answer, Trouble> {
         jobs.retain(|job| job.get("workflow_id").and_then(Json::as_str) == Some(workflow));
     }
     jobs.sort_by(|left, right| {
-        let (left, right) = (
-            sort_key(left, wish.by_duration),
-            sort_key(right, wish.by_duration),
-        );
+        let (left, right) = (sort_key(left, wish.by_duration), sort_key(right, wish.by_duration));
         let order = left.partial_cmp(&right).unwrap_or(Ordering::Equal);
         if wish.ascending { order } else { order.reverse() }
     });
     let total = jobs.len();
-    let shown: Vec<Json> = jobs
-        .into_iter()
-        .skip(wish.offset)
-        .take(wish.limit.unwrap_or(usize::MAX))
-        .map(Json::Dict)
-        .collect();
+    let shown: Vec<Json> =
+        jobs.into_iter().skip(wish.offset).take(wish.limit.unwrap_or(usize::MAX)).map(Json::Dict).collect();
     let pagination = dict([
         ("offset", wish.offset.into()),
         ("limit", wish.limit.into()),
         ("total", total.into()),
         ("has_more", (wish.offset + shown.len() < total).into()),
     ]);
-    Ok(Answer::Json(
-        200,
-        dict([("jobs", Json::List(shown)), ("pagination", pagination)]),
-    ))
+    Ok(Answer::Json(200, dict([("jobs", Json::List(shown)), ("pagination", pagination)])))
 }
 
 fn sort_key(job: &Dict, by_duration: bool) -> f64 {
@@ -149,11 +122,7 @@ fn sort_key(job: &Dict, by_duration: bool) -> f64 {
         return number("create_time");
     }
     let (start, end) = (number("execution_start_time"), number("execution_end_time"));
-    if start != 0.0 && end != 0.0 {
-        end - start
-    } else {
-        0.0
-    }
+    if start != 0.0 && end != 0.0 { end - start } else { 0.0 }
 }
 
 pub(super) fn one(queue: &PromptQueue, id: &str) -> Answer {
@@ -162,18 +131,9 @@ pub(super) fn one(queue: &PromptQueue, id: &str) -> Answer {
         drop(state);
         return whole(&finished).unwrap_or(Answer::Trouble);
     }
-    let running = state
-        .running
-        .values()
-        .find(|item| item.id == id)
-        .map(|item| (item, "in_progress"));
-    let found = running.or_else(|| {
-        state
-            .pending
-            .iter()
-            .find(|item| item.id == id)
-            .map(|item| (item, "pending"))
-    });
+    let running = state.running.values().find(|item| item.id == id).map(|item| (item, "in_progress"));
+    let found =
+        running.or_else(|| state.pending.iter().find(|item| item.id == id).map(|item| (item, "pending")));
     match found {
         Some((item, state)) => {
             waiting(item, state).map_or(Answer::Trouble, |job| Answer::Json(200, Json::Dict(job)))
@@ -201,12 +161,7 @@ fn whole(finished: &Finished) -> Result<Answer, Trouble> {
 /// The id of the workflow inside `extra_pnginfo`. Whatever stands in the way there is a 500 for everybody.
 fn workflow_id(item: &Item) -> Result<Json, Trouble> {
     let empty = Json::empty_dict();
-    let info = item
-        .extra_data
-        .get("extra_pnginfo")
-        .unwrap_or(&empty)
-        .as_dict()
-        .ok_or(Trouble)?;
+    let info = item.extra_data.get("extra_pnginfo").unwrap_or(&empty).as_dict().ok_or(Trouble)?;
     let workflow = info.get("workflow").unwrap_or(&empty).as_dict().ok_or(Trouble)?;
     Ok(workflow.get("id").cloned().unwrap_or(Json::Null))
 }
@@ -225,10 +180,7 @@ fn waiting(item: &Item, state: &str) -> Result<Dict, Trouble> {
         ("id", Json::from(&item.id)),
         ("status", state.into()),
         ("priority", item.number.clone()),
-        (
-            "create_time",
-            item.extra_data.get("create_time").cloned().unwrap_or(Json::Null),
-        ),
+        ("create_time", item.extra_data.get("create_time").cloned().unwrap_or(Json::Null)),
         ("outputs_count", Json::Int(0)),
         ("workflow_id", workflow_id(item)?),
     ]))
@@ -244,12 +196,7 @@ fn state_of(finished: &Finished) -> &'static str {
 fn ended(finished: &Finished) -> Result<Dict, Trouble> {
     let item = &finished.item;
     let (mut start, mut end, mut error) = (Json::Null, Json::Null, Json::Null);
-    for message in finished
-        .status
-        .get("messages")
-        .and_then(Json::as_list)
-        .unwrap_or_default()
-    {
+    for message in finished.status.get("messages").and_then(Json::as_list).unwrap_or_default() {
         let Some([event, data]) = message.as_list() else {
             continue;
         };
@@ -266,10 +213,7 @@ fn ended(finished: &Finished) -> Result<Dict, Trouble> {
         ("id", Json::from(&item.id)),
         ("status", state_of(finished).into()),
         ("priority", item.number.clone()),
-        (
-            "create_time",
-            item.extra_data.get("create_time").cloned().unwrap_or(Json::Null),
-        ),
+        ("create_time", item.extra_data.get("create_time").cloned().unwrap_or(Json::Null)),
         ("execution_start_time", start),
         ("execution_end_time", end),
         ("execution_error", error),
@@ -289,12 +233,7 @@ fn summary(outputs: &Json) -> (usize, Json) {
             if kind == "animated" {
                 continue;
             }
-            for item in items
-                .as_list()
-                .unwrap_or_default()
-                .iter()
-                .filter_map(Json::as_dict)
-            {
+            for item in items.as_list().unwrap_or_default().iter().filter_map(Json::as_dict) {
                 count += 1;
                 if !best.is_null() || !previewable(kind, item) {
                     continue;
@@ -319,7 +258,5 @@ fn previewable(kind: &str, item: &Dict) -> bool {
     let file = text("filename").to_lowercase();
     ["images", "video", "audio"].contains(&kind)
         || ["video/", "audio/"].iter().any(|start| format.starts_with(start))
-        || [".obj", ".fbx", ".gltf", ".glb"]
-            .iter()
-            .any(|ending| file.ends_with(ending))
+        || [".obj", ".fbx", ".gltf", ".glb"].iter().any(|ending| file.ends_with(ending))
 }

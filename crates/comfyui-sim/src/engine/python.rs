@@ -32,11 +32,7 @@ impl Frame {
 
     /// A frame anywhere.
     pub(crate) fn at(file: impl Into<String>, line: u32, function: &str) -> Frame {
-        Frame {
-            file: file.into(),
-            line,
-            function: function.to_owned(),
-        }
+        Frame { file: file.into(), line, function: function.to_owned() }
     }
 
     /// Whether it is in a function of that name.
@@ -48,11 +44,7 @@ impl Frame {
 impl Exception {
     /// An exception raised in one place.
     pub(crate) fn new(kind: &str, message: impl Into<String>) -> Exception {
-        Exception {
-            kind: kind.to_owned(),
-            message: message.into(),
-            frames: Vec::new(),
-        }
+        Exception { kind: kind.to_owned(), message: message.into(), frames: Vec::new() }
     }
 
     /// The same with the frames in which it was raised.
@@ -64,10 +56,7 @@ impl Exception {
     /// The traceback below the frames of the caller. The source text is left out, it is not ours.
     pub(crate) fn traceback(&self, above: &[Frame]) -> Json {
         list(above.iter().chain(&self.frames).map(|frame| {
-            format!(
-                "  File \"{}\", line {}, in {}\n    ...\n",
-                frame.file, frame.line, frame.function
-            )
+            format!("  File \"{}\", line {}, in {}\n    ...\n", frame.file, frame.line, frame.function)
         }))
     }
 }

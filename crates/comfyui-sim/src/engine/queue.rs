@@ -62,11 +62,7 @@ fn earlier(left: &Arc<Item>, right: &Arc<Item>) -> Result<bool, Incomparable> {
     if left.outputs != right.outputs {
         return Ok(left.outputs < right.outputs);
     }
-    if same(&left.sensitive, &right.sensitive) {
-        Ok(false)
-    } else {
-        Err(Incomparable)
-    }
+    if same(&left.sensitive, &right.sensitive) { Ok(false) } else { Err(Incomparable) }
 }
 
 /// One entry of the history.
@@ -133,11 +129,7 @@ pub(super) struct PromptQueue {
 
 impl PromptQueue {
     pub(super) fn new(hub: Arc<dyn Hub>) -> PromptQueue {
-        PromptQueue {
-            state: Mutex::default(),
-            changed: Notify::new(),
-            hub,
-        }
+        PromptQueue { state: Mutex::default(), changed: Notify::new(), hub }
     }
 
     /// A look under the lock. Keep it short: submissions and the worker wait meanwhile.
@@ -147,13 +139,7 @@ impl PromptQueue {
 
     fn tell(&self, state: &State) {
         let info = dict([("exec_info", dict([("queue_remaining", state.remaining().into())]))]);
-        self.hub.send(
-            Outgoing::Text {
-                event: "status",
-                data: dict([("status", info)]),
-            },
-            None,
-        );
+        self.hub.send(Outgoing::Text { event: "status", data: dict([("status", info)]) }, None);
     }
 
     /// Adds a prompt. On failure it is pending nevertheless, but nobody is told.
@@ -275,12 +261,9 @@ mod tests {
     #[tokio::test]
     async fn lowest_number_first_then_the_id_and_nan_where_it_came() {
         let queue = PromptQueue::new(Arc::new(Told::default()));
-        for (number, id) in [
-            (Json::Int(2), "c"),
-            (Json::Float(2.0), "b"),
-            (Json::Int(-1), "z"),
-            (Json::Float(0.5), "a"),
-        ] {
+        for (number, id) in
+            [(Json::Int(2), "c"), (Json::Float(2.0), "b"), (Json::Int(-1), "z"), (Json::Float(0.5), "a")]
+        {
             queue.put(item(number, id, id)).unwrap();
         }
         let mut taken = Vec::new();
@@ -302,10 +285,7 @@ mod tests {
         let queue = PromptQueue::new(told.clone());
         queue.put(item(Json::Float(50.0), "same", "dup 0")).unwrap();
         for text in ["dup 1", "dup 2", "dup 3", "dup 4"] {
-            assert_eq!(
-                queue.put(item(Json::Float(50.0), "same", text)),
-                Err(Incomparable)
-            );
+            assert_eq!(queue.put(item(Json::Float(50.0), "same", text)), Err(Incomparable));
         }
         assert_eq!(*told.0.lock().unwrap(), 1);
         assert!(matches!(queue.take().await, Taken::Broken));

@@ -100,36 +100,23 @@ impl Run {
 
     /// A duration under the slowness that was asked for.
     pub(crate) fn stretched(&self, time: Duration) -> Duration {
-        let factor = self
-            .faults
-            .slow_factor
-            .filter(|factor| factor.is_finite() && *factor >= 0.0)
-            .unwrap_or(1.0);
+        let factor =
+            self.faults.slow_factor.filter(|factor| factor.is_finite() && *factor >= 0.0).unwrap_or(1.0);
         Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(time)
     }
 
     /// Raises if somebody interrupted, and forgets it.
     pub(crate) fn check_interrupt(&self) -> Result<(), Raised> {
-        if self.interrupt.swap(false, Ordering::SeqCst) {
-            Err(Raised::Interrupted)
-        } else {
-            Ok(())
-        }
+        if self.interrupt.swap(false, Ordering::SeqCst) { Err(Raised::Interrupted) } else { Ok(()) }
     }
 
     /// Notes a written file, in case it shall vanish.
     pub(crate) fn note_file(&self, path: PathBuf) {
-        self.written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(path);
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).push(path);
     }
 
     pub(super) fn written(&self) -> Vec<PathBuf> {
-        self.written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A message for everybody: event 3, a text of a node.
@@ -140,13 +127,7 @@ impl Run {
         let mut payload = (node.len() as u32).to_be_bytes().to_vec();
         payload.extend_from_slice(node.as_bytes());
         payload.extend_from_slice(text.as_bytes());
-        self.hub.send(
-            Outgoing::Binary {
-                event: 3,
-                payload: payload.into(),
-            },
-            None,
-        );
+        self.hub.send(Outgoing::Binary { event: 3, payload: payload.into() }, None);
     }
 
     /// A node begins.
@@ -183,10 +164,7 @@ impl Run {
             let state = dict([
                 ("value", entry.value.clone()),
                 ("max", entry.max.clone()),
-                (
-                    "state",
-                    if entry.finished { "finished" } else { "running" }.into(),
-                ),
+                ("state", if entry.finished { "finished" } else { "running" }.into()),
                 ("node_id", id.into()),
                 ("prompt_id", self.prompt_id.as_str().into()),
                 ("display_node_id", entry.display.as_str().into()),
@@ -195,17 +173,9 @@ impl Run {
             ]);
             (id.clone(), state)
         });
-        let data = dict([
-            ("prompt_id", self.prompt_id.as_str().into()),
-            ("nodes", Json::Dict(nodes.collect())),
-        ]);
-        self.client.tell_or_all(
-            &*self.hub,
-            Outgoing::Text {
-                event: "progress_state",
-                data,
-            },
-        );
+        let data =
+            dict([("prompt_id", self.prompt_id.as_str().into()), ("nodes", Json::Dict(nodes.collect()))]);
+        self.client.tell_or_all(&*self.hub, Outgoing::Text { event: "progress_state", data });
     }
 
     /// A step of a node, with a picture perhaps. Raises if somebody interrupted.
@@ -222,8 +192,7 @@ impl Run {
             self.profile() >= Profile::V0_3_64 && self.hub.supports_preview_metadata(self.client.name());
         if let Some(preview) = preview.as_ref().filter(|_| with_metadata) {
             let payload = self.described(node, preview);
-            self.client
-                .tell_or_all(&*self.hub, Outgoing::Binary { event: 4, payload });
+            self.client.tell_or_all(&*self.hub, Outgoing::Binary { event: 4, payload });
         }
         let data = dict([
             ("value", value.into()),
@@ -231,23 +200,11 @@ impl Run {
             ("prompt_id", self.prompt_id.as_str().into()),
             ("node", node.into()),
         ]);
-        self.client.tell_or_all(
-            &*self.hub,
-            Outgoing::Text {
-                event: "progress",
-                data,
-            },
-        );
+        self.client.tell_or_all(&*self.hub, Outgoing::Text { event: "progress", data });
         if let Some(preview) = preview.filter(|_| !with_metadata) {
             let mut payload = if preview.jpeg { 1u32 } else { 2 }.to_be_bytes().to_vec();
             payload.extend_from_slice(&preview.image);
-            self.client.tell_or_all(
-                &*self.hub,
-                Outgoing::Binary {
-                    event: 1,
-                    payload: payload.into(),
-                },
-            );
+            self.client.tell_or_all(&*self.hub, Outgoing::Binary { event: 1, payload: payload.into() });
         }
         Ok(())
     }
@@ -259,19 +216,10 @@ impl Run {
         let metadata = dict([
             ("node_id", node.into()),
             ("prompt_id", self.prompt_id.as_str().into()),
-            (
-                "display_node_id",
-                entry.map(|entry| entry.display.as_str()).into(),
-            ),
-            (
-                "parent_node_id",
-                entry.and_then(|entry| entry.parent.as_deref()).into(),
-            ),
+            ("display_node_id", entry.map(|entry| entry.display.as_str()).into()),
+            ("parent_node_id", entry.and_then(|entry| entry.parent.as_deref()).into()),
             ("real_node_id", entry.map(|entry| entry.real.as_str()).into()),
-            (
-                "image_type",
-                if preview.jpeg { "image/jpeg" } else { "image/png" }.into(),
-            ),
+            ("image_type", if preview.jpeg { "image/jpeg" } else { "image/png" }.into()),
         ])
         .dump();
         let mut payload = (metadata.len() as u32).to_be_bytes().to_vec();
@@ -283,8 +231,6 @@ impl Run {
 
 /// Milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

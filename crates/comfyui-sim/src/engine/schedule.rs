@@ -80,10 +80,7 @@ impl Schedule {
     }
 
     fn block(&mut self, from: &str, to: &str) {
-        let new = self
-            .waiting
-            .get_mut(from)
-            .is_some_and(|node| node.blocking.insert(to.to_owned()));
+        let new = self.waiting.get_mut(from).is_some_and(|node| node.blocking.insert(to.to_owned()));
         if new && let Some(node) = self.waiting.get_mut(to) {
             node.blocked_by += 1;
         }
@@ -125,11 +122,7 @@ impl Schedule {
         }
         let ready = || self.waiting.iter().filter(|(_, node)| node.blocked_by == 0);
         let Some((first, _)) = ready().next() else {
-            return if held {
-                Next::Wait
-            } else {
-                Next::Cycle(self.cycle())
-            };
+            return if held { Next::Wait } else { Next::Cycle(self.cycle()) };
         };
         let leads_to_output = |node: &Waiting| node.blocking.iter().any(|id| is_output(id));
         let chosen = ready()
@@ -137,10 +130,7 @@ impl Schedule {
             .or_else(|| ready().find(|(_, node)| leads_to_output(node)))
             .or_else(|| {
                 ready().find(|(_, node)| {
-                    node.blocking
-                        .iter()
-                        .filter_map(|id| self.waiting.get(id))
-                        .any(leads_to_output)
+                    node.blocking.iter().filter_map(|id| self.waiting.get(id)).any(leads_to_output)
                 })
             })
             .map_or(first, |(id, _)| id);
@@ -149,11 +139,8 @@ impl Schedule {
 
     /// The nodes that remain when everything that waits for nothing is taken away, again and again.
     fn cycle(&self) -> Vec<String> {
-        let mut needs: IndexMap<&str, IndexSet<&str>> = self
-            .waiting
-            .keys()
-            .map(|id| (id.as_str(), IndexSet::new()))
-            .collect();
+        let mut needs: IndexMap<&str, IndexSet<&str>> =
+            self.waiting.keys().map(|id| (id.as_str(), IndexSet::new())).collect();
         for (from, node) in &self.waiting {
             for to in &node.blocking {
                 if let Some(needs) = needs.get_mut(to.as_str()) {
@@ -162,11 +149,8 @@ impl Schedule {
             }
         }
         loop {
-            let free: Vec<&str> = needs
-                .iter()
-                .filter(|(_, needs)| needs.is_empty())
-                .map(|(id, _)| *id)
-                .collect();
+            let free: Vec<&str> =
+                needs.iter().filter(|(_, needs)| needs.is_empty()).map(|(id, _)| *id).collect();
             if free.is_empty() {
                 return needs.keys().map(|id| (*id).to_owned()).collect();
             }
@@ -188,12 +172,10 @@ mod tests {
     /// Nodes named with S are outputs; each line is `node: what it needs`.
     fn graph(lines: &[(&str, &[&str])]) -> Graph {
         let nodes = lines.iter().map(|(id, needs)| {
-            let inputs = needs.iter().enumerate().map(|(at, from)| {
-                (
-                    format!("i{at}"),
-                    Json::List(vec![Json::from(*from), Json::Int(0)]),
-                )
-            });
+            let inputs = needs
+                .iter()
+                .enumerate()
+                .map(|(at, from)| (format!("i{at}"), Json::List(vec![Json::from(*from), Json::Int(0)])));
             let node = crate::json::dict([
                 ("class_type", Json::from(*id)),
                 ("inputs", Json::Dict(inputs.collect())),
@@ -236,23 +218,14 @@ mod tests {
             ("decode", &["sampler", "ckpt"]),
             ("S", &["decode"]),
         ]);
-        assert_eq!(
-            order(&render, &["S"]),
-            ["ckpt", "latent", "neg", "pos", "sampler", "decode", "S"]
-        );
+        assert_eq!(order(&render, &["S"]), ["ckpt", "latent", "neg", "pos", "sampler", "decode", "S"]);
         let branches = graph(&[("block", &[]), ("S1", &["block"]), ("S2", &[])]);
         assert_eq!(order(&branches, &["S1", "S2"]), ["S2", "block", "S1"]);
     }
 
     #[test]
     fn asynchronous_nodes_start_first_and_hold_back_what_follows() {
-        let graph = graph(&[
-            ("A1", &[]),
-            ("A2", &[]),
-            ("x", &[]),
-            ("S1", &["A1"]),
-            ("S2", &["x"]),
-        ]);
+        let graph = graph(&[("A1", &[]), ("A2", &[]), ("x", &[]), ("S1", &["A1"]), ("S2", &["x"])]);
         assert_eq!(order(&graph, &["S2", "S1"])[0], "A1");
         let mut schedule = Schedule::default();
         schedule.add("S1", &graph, &|_| false).unwrap();
@@ -267,9 +240,6 @@ mod tests {
         let cyclic = graph(&[("a", &["b"]), ("b", &["a"]), ("S", &["a"])]);
         assert_eq!(order(&cyclic, &["S"]), [r#"Cycle(["S", "a", "b"])"#]);
         let dangling = graph(&[("S", &["gone"])]);
-        assert_eq!(
-            Schedule::default().add("S", &dangling, &|_| false),
-            Err(NoSuchNode)
-        );
+        assert_eq!(Schedule::default().add("S", &dangling, &|_| false), Err(NoSuchNode));
     }
 }

@@ -59,10 +59,7 @@ impl Engine {
             interrupt: Arc::default(),
             counter: AtomicI64::new(0),
             process_end: CancellationToken::new(),
-            serving: Mutex::new(Serving {
-                client: Client::Nobody,
-                node: None,
-            }),
+            serving: Mutex::new(Serving { client: Client::Nobody, node: None }),
             stop: CancellationToken::new(),
         });
         let work = {
@@ -104,10 +101,7 @@ impl Engine {
     /// The node that runs now, if its prompt belongs to that client: the second frame of a new socket.
     pub(crate) fn running_node_of(&self, client_id: &str) -> Option<String> {
         let serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
-        serving
-            .node
-            .clone()
-            .filter(|_| serving.client.name() == Some(client_id))
+        serving.node.clone().filter(|_| serving.client.name() == Some(client_id))
     }
 
     /// `POST /prompt`, after the body was read as JSON.
@@ -117,23 +111,14 @@ impl Engine {
 
     /// `GET /prompt`.
     pub(crate) fn prompt_info(&self) -> Answer {
-        Answer::Json(
-            200,
-            dict([(
-                "exec_info",
-                dict([("queue_remaining", self.queue_remaining().into())]),
-            )]),
-        )
+        Answer::Json(200, dict([("exec_info", dict([("queue_remaining", self.queue_remaining().into())]))]))
     }
 
     /// `GET /queue`.
     pub(crate) fn queue(&self) -> Answer {
         let (running, pending) = {
             let state = self.queue.look();
-            (
-                state.running.values().cloned().collect::<Vec<_>>(),
-                state.pending.clone(),
-            )
+            (state.running.values().cloned().collect::<Vec<_>>(), state.pending.clone())
         };
         Answer::Json(
             200,
@@ -165,12 +150,7 @@ impl Engine {
                 return Answer::Trouble;
             };
             if let Some(id) = body.get("prompt_id").filter(|id| id.is_truthy()) {
-                let runs = self
-                    .queue
-                    .look()
-                    .running
-                    .values()
-                    .any(|item| id.as_str() == Some(&item.id));
+                let runs = self.queue.look().running.values().any(|item| id.as_str() == Some(&item.id));
                 if !runs {
                     return Answer::Empty(200);
                 }
@@ -193,11 +173,7 @@ impl Engine {
         };
         let entries: Vec<_> = {
             let state = self.queue.look();
-            state
-                .history
-                .iter()
-                .map(|(id, finished)| (id.clone(), finished.clone()))
-                .collect()
+            state.history.iter().map(|(id, finished)| (id.clone(), finished.clone())).collect()
         };
         let from = match (offset.unwrap_or(-1), most) {
             (..0, Some(most)) => (entries.len() as i64).saturating_sub(most),
@@ -261,10 +237,7 @@ impl Engine {
             return Answer::Trouble;
         };
         let wanted = |name: &str| body.get(name).is_some_and(Json::is_truthy);
-        let flags = Flags {
-            unload_models: wanted("unload_models"),
-            free_memory: wanted("free_memory"),
-        };
+        let flags = Flags { unload_models: wanted("unload_models"), free_memory: wanted("free_memory") };
         if flags != Flags::default() {
             self.queue.set_flags(flags);
         }
@@ -291,8 +264,7 @@ fn clear_and_delete(
             match body.get("delete").ok_or(Trouble)? {
                 Json::List(ids) => ids.iter().try_for_each(&delete)?,
                 Json::Str(text) => {
-                    text.chars()
-                        .try_for_each(|letter| delete(&Json::Str(letter.to_string())))?;
+                    text.chars().try_for_each(|letter| delete(&Json::Str(letter.to_string())))?;
                 }
                 Json::Dict(members) => members.keys().try_for_each(|id| delete(&Json::from(id)))?,
                 _ => return Err(Trouble),

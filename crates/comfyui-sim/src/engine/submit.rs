@@ -35,16 +35,11 @@ fn accept(engine: &Engine, body: &Json) -> Result<Answer, Trouble> {
         Some(id) => id.str(),
         None => uuid::Uuid::new_v4().to_string(),
     };
-    let targets = body
-        .get("partial_execution_targets")
-        .filter(|_| profile >= Profile::V0_3_64);
+    let targets = body.get("partial_execution_targets").filter(|_| profile >= Profile::V0_3_64);
     let verdict = validate(&engine.registry, &engine.dirs, profile, &mut prompt, targets)?;
     let mut extra_data = body.get("extra_data").cloned().unwrap_or_else(Json::empty_dict);
     if let Some(client) = body.get("client_id") {
-        extra_data
-            .as_dict_mut()
-            .ok_or(Trouble)?
-            .insert("client_id".into(), client.clone());
+        extra_data.as_dict_mut().ok_or(Trouble)?.insert("client_id".into(), client.clone());
     }
     if let Some(error) = verdict.refusal {
         return Ok(refusal(error, verdict.node_errors));
@@ -80,10 +75,7 @@ fn accept(engine: &Engine, body: &Json) -> Result<Answer, Trouble> {
 }
 
 fn refusal(error: Json, node_errors: Dict) -> Answer {
-    Answer::Json(
-        400,
-        dict([("error", error), ("node_errors", Json::Dict(node_errors))]),
-    )
+    Answer::Json(400, dict([("error", error), ("node_errors", Json::Dict(node_errors))]))
 }
 
 /// The priority: the client's own as a float, or the counter, which also refused prompts move on.

@@ -35,11 +35,7 @@ impl Verdict {
             ("details", details.into()),
             ("extra_info", Json::empty_dict()),
         ]);
-        Verdict {
-            refusal: Some(error),
-            outputs: Vec::new(),
-            node_errors,
-        }
+        Verdict { refusal: Some(error), outputs: Vec::new(), node_errors }
     }
 }
 
@@ -85,11 +81,7 @@ pub(super) fn validate(
             node_errors,
         ));
     }
-    Ok(Verdict {
-        refusal: None,
-        outputs: good,
-        node_errors,
-    })
+    Ok(Verdict { refusal: None, outputs: good, node_errors })
 }
 
 fn text_of(error: &Json, key: &str) -> String {
@@ -111,12 +103,7 @@ fn output_nodes(
         _ => return Err(Trouble),
     };
     let refused = |message: String, id: &str| {
-        Ok(Err(Verdict::refused(
-            "invalid_prompt",
-            message,
-            format!("Node ID '#{id}'"),
-            Dict::new(),
-        )))
+        Ok(Err(Verdict::refused("invalid_prompt", message, format!("Node ID '#{id}'"), Dict::new())))
     };
     let mut outputs = Vec::new();
     for (id, node) in nodes {
@@ -129,10 +116,7 @@ fn output_nodes(
             return Err(Trouble);
         }
         let Some(class) = class_type.as_str().and_then(|name| registry.get(name)) else {
-            return refused(
-                format!("Cannot execute because node {} does not exist.", class_type.str()),
-                id,
-            );
+            return refused(format!("Cannot execute because node {} does not exist.", class_type.str()), id);
         };
         if class.output_node
             && match targets {

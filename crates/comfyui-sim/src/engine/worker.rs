@@ -15,12 +15,8 @@ use std::sync::Arc;
 
 /// Works until something kills the worker; then it ends and the queue stands still.
 pub(super) async fn work(engine: Arc<Engine>) {
-    let mut kept = Kept {
-        cache: Cache::default(),
-        memory: Memory::new(engine.config.seed),
-        success: true,
-        runs: 0,
-    };
+    let mut kept =
+        Kept { cache: Cache::default(), memory: Memory::new(engine.config.seed), success: true, runs: 0 };
     loop {
         match engine.queue.take().await {
             Taken::Broken => break,
@@ -76,13 +72,7 @@ async fn serve(engine: &Arc<Engine>, kept: &mut Kept, number: u64, item: Arc<Ite
     };
     engine.queue.done(number, finished);
     let data = dict([("node", Json::Null), ("prompt_id", run.prompt_id.as_str().into())]);
-    client.tell(
-        &*engine.hub,
-        Outgoing::Text {
-            event: "executing",
-            data,
-        },
-    );
+    client.tell(&*engine.hub, Outgoing::Text { event: "executing", data });
     true
 }
 

@@ -76,10 +76,7 @@ impl Drop for Entry {
 
 impl Entry {
     fn active(&self, now: Instant) -> bool {
-        let in_time = self
-            .fault
-            .lasting
-            .is_none_or(|duration| now.duration_since(self.added) < duration);
+        let in_time = self.fault.lasting.is_none_or(|duration| now.duration_since(self.added) < duration);
         in_time && self.fault.times.is_none_or(|times| self.hits < times)
     }
 
@@ -156,13 +153,7 @@ pub(crate) enum ProcessFault {
 
 impl Faults {
     pub(crate) fn new(seed: u64) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                seed,
-                state: Mutex::default(),
-                changes: watch::Sender::new(0),
-            }),
-        }
+        Self { inner: Arc::new(Inner { seed, state: Mutex::default(), changes: watch::Sender::new(0) }) }
     }
 
     /// Adds a fault. Those about the process happen soon after this returns; who wants to wait for them uses
@@ -217,11 +208,7 @@ impl Faults {
     /// How many times a fault struck; 0 for one that is not in the book.
     pub fn hits(&self, id: FaultId) -> u32 {
         let state = self.state();
-        state
-            .entries
-            .iter()
-            .find(|entry| entry.id == id)
-            .map_or(0, |entry| entry.hits)
+        state.entries.iter().find(|entry| entry.id == id).map_or(0, |entry| entry.hits)
     }
 
     /// Decides what happens to a request. Of several faults with the same effect the oldest has its way, and
@@ -387,10 +374,7 @@ fn after(entry: &Entry) -> Option<After> {
 
 fn process_fault(entry: &Entry) -> Option<ProcessFault> {
     match entry.fault.kind {
-        FaultKind::Refuse => Some(ProcessFault::Refuse {
-            id: entry.id,
-            lasting: entry.fault.lasting,
-        }),
+        FaultKind::Refuse => Some(ProcessFault::Refuse { id: entry.id, lasting: entry.fault.lasting }),
         FaultKind::Restart { down } => Some(ProcessFault::Restart { down }),
         FaultKind::Crash { down } => Some(ProcessFault::Crash { down }),
         FaultKind::Version { profile } => Some(ProcessFault::Version(profile)),
@@ -422,18 +406,11 @@ mod tests {
         faults.add(Fault::reset().times(1));
         faults.add(Fault::slow(Duration::from_millis(5)));
         let first = faults.plan("GET", "/queue");
-        assert_eq!(
-            (first.before, first.delay),
-            (Some(Before::Hang), Duration::from_millis(5))
-        );
+        assert_eq!((first.before, first.delay), (Some(Before::Hang), Duration::from_millis(5)));
         assert_eq!(faults.plan("GET", "/queue").before, Some(Before::Reset));
         faults.add(Fault::reset().times(1));
         faults.add(Fault::lose_answer().times(1));
-        assert_eq!(
-            faults.plan("GET", "/queue").after,
-            None,
-            "there is no answer to lose"
-        );
+        assert_eq!(faults.plan("GET", "/queue").after, None, "there is no answer to lose");
         assert_eq!(faults.plan("GET", "/queue").after, Some(After::Lose));
     }
 
@@ -442,9 +419,7 @@ mod tests {
         let run = || {
             let faults = Faults::new(42);
             faults.add(Fault::error(500).probability(0.25));
-            (0..1000)
-                .map(|_| faults.plan("GET", "/queue").before.is_some())
-                .collect::<Vec<_>>()
+            (0..1000).map(|_| faults.plan("GET", "/queue").before.is_some()).collect::<Vec<_>>()
         };
         assert_eq!(run(), run());
         let hits = run().into_iter().filter(|hit| *hit).count();
@@ -468,10 +443,7 @@ mod tests {
         let faults = Faults::new(0);
         faults.add(Fault::mute_websocket().after_frames(3));
         let (mut one, mut other) = (HashSet::new(), HashSet::new());
-        let expected = SocketFault {
-            kind: SocketFaultKind::Mute,
-            after_frames: 3,
-        };
+        let expected = SocketFault { kind: SocketFaultKind::Mute, after_frames: 3 };
         assert_eq!(faults.socket(&mut one), Some(expected));
         assert_eq!(faults.socket(&mut one), None);
         assert_eq!(faults.socket(&mut other), Some(expected));

@@ -118,14 +118,7 @@ pub enum FaultKind {
 
 impl Fault {
     fn new(kind: FaultKind) -> Self {
-        Self {
-            kind,
-            on: None,
-            times: None,
-            probability: None,
-            seed: None,
-            lasting: None,
-        }
+        Self { kind, on: None, times: None, probability: None, seed: None, lasting: None }
     }
 
     /// [`FaultKind::Slow`].

@@ -71,15 +71,9 @@ impl FromStr for RouteFilter {
         if let Some(method) = method
             && !method.bytes().all(|byte| byte.is_ascii_alphabetic())
         {
-            return Err(RouteFilterError::BadMethod {
-                method: method.to_owned(),
-                route: text.to_owned(),
-            });
+            return Err(RouteFilterError::BadMethod { method: method.to_owned(), route: text.to_owned() });
         }
-        Ok(Self {
-            method: method.map(str::to_ascii_uppercase),
-            pattern: without_api(path).to_owned(),
-        })
+        Ok(Self { method: method.map(str::to_ascii_uppercase), pattern: without_api(path).to_owned() })
     }
 }
 
@@ -122,11 +116,7 @@ mod tests {
     #[test]
     fn patterns_match_as_documented() {
         let check = |pattern: &str, method: &str, path: &str, expected: bool| {
-            assert_eq!(
-                filter(pattern).matches(method, path),
-                expected,
-                "{pattern} on {method} {path}"
-            );
+            assert_eq!(filter(pattern).matches(method, path), expected, "{pattern} on {method} {path}");
         };
         check("POST /prompt", "POST", "/prompt", true);
         check("post /prompt", "POST", "/api/prompt", true);
@@ -145,9 +135,6 @@ mod tests {
         let error = |text: &str| text.parse::<RouteFilter>().unwrap_err();
         assert_eq!(error("POST"), RouteFilterError::NoPath("POST".into()));
         assert!(matches!(error("P0ST /x"), RouteFilterError::BadMethod { .. }));
-        assert!(matches!(
-            error("GET /sim/stats"),
-            RouteFilterError::ControlRoute(_)
-        ));
+        assert!(matches!(error("GET /sim/stats"), RouteFilterError::ControlRoute(_)));
     }
 }

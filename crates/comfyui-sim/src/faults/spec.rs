@@ -185,42 +185,25 @@ impl FaultSpec {
             ("probability", self.probability.is_some(), !once_and_at_once),
             ("seed", self.seed.is_some(), self.probability.is_some()),
             ("delay_ms", self.delay_ms.is_some(), self.kind == K::Slow),
-            (
-                "status",
-                self.status.is_some(),
-                matches!(self.kind, K::Error | K::ErrorAfter),
-            ),
+            ("status", self.status.is_some(), matches!(self.kind, K::Error | K::ErrorAfter)),
             (
                 "after_frames",
                 self.after_frames.is_some(),
-                matches!(
-                    self.kind,
-                    K::MuteWebsocket | K::DropWebsocket | K::HalfOpenWebsocket
-                ),
+                matches!(self.kind, K::MuteWebsocket | K::DropWebsocket | K::HalfOpenWebsocket),
             ),
-            (
-                "down_ms",
-                self.down_ms.is_some(),
-                matches!(self.kind, K::Restart | K::Crash),
-            ),
+            ("down_ms", self.down_ms.is_some(), matches!(self.kind, K::Restart | K::Crash)),
             ("factor", self.factor.is_some(), self.kind == K::SlowNodes),
             ("version", self.version.is_some(), self.kind == K::Version),
         ];
         match fields.iter().find(|(_, given, allowed)| *given && !*allowed) {
-            Some((field, ..)) => Err(FaultError::Meaningless {
-                kind: self.kind,
-                field,
-            }),
+            Some((field, ..)) => Err(FaultError::Meaningless { kind: self.kind, field }),
             None => Ok(()),
         }
     }
 
     fn kind(&self) -> Result<FaultKind, FaultError> {
         use KindName as K;
-        let missing = |field| FaultError::Missing {
-            kind: self.kind,
-            field,
-        };
+        let missing = |field| FaultError::Missing { kind: self.kind, field };
         let status = self.status.unwrap_or(500);
         let after_frames = self.after_frames.unwrap_or(0);
         let down = self.down_ms.map(Duration::from_millis);
@@ -240,15 +223,11 @@ impl FaultSpec {
             K::DropWebsocket => FaultKind::DropWebsocket { after_frames },
             K::HalfOpenWebsocket => FaultKind::HalfOpenWebsocket { after_frames },
             K::Refuse => FaultKind::Refuse,
-            K::Restart => FaultKind::Restart {
-                down: down.unwrap_or_default(),
-            },
+            K::Restart => FaultKind::Restart { down: down.unwrap_or_default() },
             K::Crash => FaultKind::Crash { down },
             K::Version => {
                 let version = self.version.as_deref().ok_or_else(|| missing("version"))?;
-                FaultKind::Version {
-                    profile: version.parse()?,
-                }
+                FaultKind::Version { profile: version.parse()? }
             }
             K::ZombieWorker => FaultKind::ZombieWorker,
             K::OutOfMemory => FaultKind::OutOfMemory,
@@ -256,9 +235,7 @@ impl FaultSpec {
             K::FilesGone => FaultKind::FilesGone,
             K::StuckNode => FaultKind::StuckNode,
             K::CrashInNode => FaultKind::CrashInNode,
-            K::SlowNodes => FaultKind::SlowNodes {
-                factor: self.factor.ok_or_else(|| missing("factor"))?,
-            },
+            K::SlowNodes => FaultKind::SlowNodes { factor: self.factor.ok_or_else(|| missing("factor"))? },
         })
     }
 }
@@ -268,13 +245,7 @@ impl TryFrom<FaultSpec> for Fault {
 
     fn try_from(spec: FaultSpec) -> Result<Self, FaultError> {
         spec.check_fields()?;
-        let range = |field, value: String, expected| {
-            Err(FaultError::Range {
-                field,
-                value,
-                expected,
-            })
-        };
+        let range = |field, value: String, expected| Err(FaultError::Range { field, value, expected });
         if let Some(probability) = spec.probability
             && !(0.0..=1.0).contains(&probability)
         {
@@ -308,59 +279,37 @@ impl From<&Fault> for FaultSpec {
         use KindName as K;
         let ms = |duration: &Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let mut spec = match &fault.kind {
-            FaultKind::Slow { delay } => Self {
-                delay_ms: Some(ms(delay)),
-                ..Self::empty(K::Slow)
-            },
+            FaultKind::Slow { delay } => Self { delay_ms: Some(ms(delay)), ..Self::empty(K::Slow) },
             FaultKind::Hang => Self::empty(K::Hang),
             FaultKind::Reset => Self::empty(K::Reset),
-            FaultKind::Error { status } => Self {
-                status: Some(*status),
-                ..Self::empty(K::Error)
-            },
+            FaultKind::Error { status } => Self { status: Some(*status), ..Self::empty(K::Error) },
             FaultKind::HalfOpen => Self::empty(K::HalfOpen),
             FaultKind::LoseAnswer => Self::empty(K::LoseAnswer),
-            FaultKind::ErrorAfter { status } => Self {
-                status: Some(*status),
-                ..Self::empty(K::ErrorAfter)
-            },
+            FaultKind::ErrorAfter { status } => Self { status: Some(*status), ..Self::empty(K::ErrorAfter) },
             FaultKind::Garbage => Self::empty(K::Garbage),
             FaultKind::CutAnswer => Self::empty(K::CutAnswer),
-            FaultKind::MuteWebsocket { after_frames } => Self {
-                after_frames: Some(*after_frames),
-                ..Self::empty(K::MuteWebsocket)
-            },
-            FaultKind::DropWebsocket { after_frames } => Self {
-                after_frames: Some(*after_frames),
-                ..Self::empty(K::DropWebsocket)
-            },
-            FaultKind::HalfOpenWebsocket { after_frames } => Self {
-                after_frames: Some(*after_frames),
-                ..Self::empty(K::HalfOpenWebsocket)
-            },
+            FaultKind::MuteWebsocket { after_frames } => {
+                Self { after_frames: Some(*after_frames), ..Self::empty(K::MuteWebsocket) }
+            }
+            FaultKind::DropWebsocket { after_frames } => {
+                Self { after_frames: Some(*after_frames), ..Self::empty(K::DropWebsocket) }
+            }
+            FaultKind::HalfOpenWebsocket { after_frames } => {
+                Self { after_frames: Some(*after_frames), ..Self::empty(K::HalfOpenWebsocket) }
+            }
             FaultKind::Refuse => Self::empty(K::Refuse),
-            FaultKind::Restart { down } => Self {
-                down_ms: Some(ms(down)),
-                ..Self::empty(K::Restart)
-            },
-            FaultKind::Crash { down } => Self {
-                down_ms: down.as_ref().map(ms),
-                ..Self::empty(K::Crash)
-            },
-            FaultKind::Version { profile } => Self {
-                version: Some(profile.version().to_owned()),
-                ..Self::empty(K::Version)
-            },
+            FaultKind::Restart { down } => Self { down_ms: Some(ms(down)), ..Self::empty(K::Restart) },
+            FaultKind::Crash { down } => Self { down_ms: down.as_ref().map(ms), ..Self::empty(K::Crash) },
+            FaultKind::Version { profile } => {
+                Self { version: Some(profile.version().to_owned()), ..Self::empty(K::Version) }
+            }
             FaultKind::ZombieWorker => Self::empty(K::ZombieWorker),
             FaultKind::OutOfMemory => Self::empty(K::OutOfMemory),
             FaultKind::DiskFull => Self::empty(K::DiskFull),
             FaultKind::FilesGone => Self::empty(K::FilesGone),
             FaultKind::StuckNode => Self::empty(K::StuckNode),
             FaultKind::CrashInNode => Self::empty(K::CrashInNode),
-            FaultKind::SlowNodes { factor } => Self {
-                factor: Some(*factor),
-                ..Self::empty(K::SlowNodes)
-            },
+            FaultKind::SlowNodes { factor } => Self { factor: Some(*factor), ..Self::empty(K::SlowNodes) },
         };
         spec.on = fault.on.as_ref().map(ToString::to_string);
         spec.times = fault.times;
@@ -407,10 +356,9 @@ impl FromStr for Fault {
         let mut object = serde_json::Map::new();
         object.insert("kind".to_owned(), parts.next().unwrap_or_default().into());
         for part in parts {
-            let (key, value) = part.split_once('=').ok_or_else(|| FaultError::Flag {
-                part: part.to_owned(),
-                flag: flag.to_owned(),
-            })?;
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| FaultError::Flag { part: part.to_owned(), flag: flag.to_owned() })?;
             let (key, value) = (key.trim(), value.trim());
             let texts = ["on", "version"];
             let value = match serde_json::from_str(value) {
@@ -439,23 +387,11 @@ mod tests {
             ),
             (
                 json!({"kind": "error", "probability": 0.5, "seed": 3, "status": 503, "for_ms": 40}),
-                Fault::error(503)
-                    .probability(0.5)
-                    .seed(3)
-                    .lasting(Duration::from_millis(40)),
+                Fault::error(503).probability(0.5).seed(3).lasting(Duration::from_millis(40)),
             ),
-            (
-                json!({"kind": "version", "version": "0.3.30"}),
-                Fault::version(Profile::V0_3_30),
-            ),
-            (
-                json!({"kind": "crash", "down_ms": 5}),
-                Fault::crash().down_for(Duration::from_millis(5)),
-            ),
-            (
-                json!({"kind": "slow_nodes", "factor": 2.5, "times": 1}),
-                Fault::slow_nodes(2.5).times(1),
-            ),
+            (json!({"kind": "version", "version": "0.3.30"}), Fault::version(Profile::V0_3_30)),
+            (json!({"kind": "crash", "down_ms": 5}), Fault::crash().down_for(Duration::from_millis(5))),
+            (json!({"kind": "slow_nodes", "factor": 2.5, "times": 1}), Fault::slow_nodes(2.5).times(1)),
             (json!({"kind": "zombie_worker"}), Fault::zombie_worker()),
         ];
         for (json, fault) in pairs {
@@ -474,55 +410,23 @@ mod tests {
         check(json!({"kind": "hang", "tims": 1}), "unknown field `tims`");
         check(json!({"times": 1}), "missing field `kind`");
         check(json!({"kind": "slow"}), "slow needs the field `delay_ms`");
-        check(
-            json!({"kind": "hang", "status": 500}),
-            "hang has no field `status`",
-        );
-        check(
-            json!({"kind": "restart", "times": 2}),
-            "restart has no field `times`",
-        );
-        check(
-            json!({"kind": "stuck_node", "on": "/prompt"}),
-            "stuck_node has no field `on`",
-        );
-        check(
-            json!({"kind": "hang", "on": "prompt"}),
-            "field `on`: `prompt` is no route",
-        );
-        check(
-            json!({"kind": "hang", "probability": 1.5}),
-            "1.5 is not between 0 and 1",
-        );
-        check(
-            json!({"kind": "error", "status": 200}),
-            "200 is not between 400 and 599",
-        );
-        check(
-            json!({"kind": "version", "version": "9"}),
-            "there are 0.3.30, 0.3.64 and 0.7.0",
-        );
+        check(json!({"kind": "hang", "status": 500}), "hang has no field `status`");
+        check(json!({"kind": "restart", "times": 2}), "restart has no field `times`");
+        check(json!({"kind": "stuck_node", "on": "/prompt"}), "stuck_node has no field `on`");
+        check(json!({"kind": "hang", "on": "prompt"}), "field `on`: `prompt` is no route");
+        check(json!({"kind": "hang", "probability": 1.5}), "1.5 is not between 0 and 1");
+        check(json!({"kind": "error", "status": 200}), "200 is not between 400 and 599");
+        check(json!({"kind": "version", "version": "9"}), "there are 0.3.30, 0.3.64 and 0.7.0");
         check(json!([]), "a fault is an object, not []");
     }
 
     #[test]
     fn flags_are_read() {
-        let fault: Fault = "slow,delay_ms=20,on=GET /history/*,probability=0.5,seed=1"
-            .parse()
-            .unwrap();
-        let expected = Fault::slow(Duration::from_millis(20))
-            .on("GET /history/*")
-            .probability(0.5)
-            .seed(1);
+        let fault: Fault = "slow,delay_ms=20,on=GET /history/*,probability=0.5,seed=1".parse().unwrap();
+        let expected = Fault::slow(Duration::from_millis(20)).on("GET /history/*").probability(0.5).seed(1);
         assert_eq!(fault, expected);
-        assert_eq!(
-            "version,version=0.3.30".parse::<Fault>().unwrap(),
-            Fault::version(Profile::V0_3_30)
-        );
-        assert!(matches!(
-            "hang,now".parse::<Fault>(),
-            Err(FaultError::Flag { .. })
-        ));
+        assert_eq!("version,version=0.3.30".parse::<Fault>().unwrap(), Fault::version(Profile::V0_3_30));
+        assert!(matches!("hang,now".parse::<Fault>(), Err(FaultError::Flag { .. })));
         assert!("".parse::<Fault>().is_err());
     }
 }

@@ -50,9 +50,7 @@ enum Deflate {
 
 impl RequestBody {
     pub(crate) fn new(incoming: Incoming, headers: &HeaderMap, limit: u64) -> Self {
-        let encoding = headers
-            .get(header::CONTENT_ENCODING)
-            .and_then(|value| value.to_str().ok());
+        let encoding = headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok());
         let unpacker = match encoding.map(str::to_ascii_lowercase).as_deref() {
             Some("gzip" | "x-gzip") => Unpacker::Gzip(GzDecoder::new(Vec::new())),
             Some("deflate") => Unpacker::Deflate(None),
@@ -72,9 +70,7 @@ impl RequestBody {
     pub(crate) fn of_chunks<'a>(chunks: impl Iterator<Item = &'a [u8]>, limit: u64) -> Self {
         use futures_util::stream;
         use hyper::body::Frame;
-        let frames: Vec<_> = chunks
-            .map(|chunk| Ok(Frame::data(Bytes::copy_from_slice(chunk))))
-            .collect();
+        let frames: Vec<_> = chunks.map(|chunk| Ok(Frame::data(Bytes::copy_from_slice(chunk)))).collect();
         Self {
             incoming: Some(http_body_util::StreamBody::new(stream::iter(frames)).boxed()),
             unpacker: Unpacker::Plain,

@@ -26,14 +26,7 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn new(host: Arc<Host>, life: Arc<Life>, parts: Parts, body: RequestBody) -> Self {
         let query = pairs(parts.uri.query().unwrap_or_default());
-        Self {
-            host,
-            life,
-            parts,
-            body,
-            params: Vec::new(),
-            query,
-        }
+        Self { host, life, parts, body, params: Vec::new(), query }
     }
 
     /// The path as it was sent, still encoded.
@@ -48,16 +41,12 @@ impl Call {
 
     /// The first value of a name in the query.
     pub(crate) fn query(&self, name: &str) -> Option<&str> {
-        self.query
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// Whether a name in the query says `true`.
     pub(crate) fn query_is_true(&self, name: &str) -> bool {
-        self.query(name)
-            .is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        self.query(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
     /// A variable part of the path.
@@ -130,16 +119,8 @@ mod tests {
 
     #[test]
     fn a_query_is_read_as_yarl_does() {
-        let expected = [
-            ("filename", "a b.png"),
-            ("type", ""),
-            ("x", "é+%zz"),
-            ("flag", ""),
-        ];
-        let expected: Vec<_> = expected
-            .into_iter()
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .collect();
+        let expected = [("filename", "a b.png"), ("type", ""), ("x", "é+%zz"), ("flag", "")];
+        let expected: Vec<_> = expected.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         assert_eq!(pairs("filename=a+b.png&type=&&x=%C3%A9%2B%zz&flag"), expected);
     }
 }

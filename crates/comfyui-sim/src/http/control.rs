@@ -40,10 +40,7 @@ pub(crate) async fn serve(host: &Host, request: Request<Incoming>) -> Reply {
         }
         (&Method::POST, "/sim/reset") => {
             let (done, finished) = oneshot::channel();
-            let command = Command {
-                deed: Deed::Reset,
-                done: Some(done),
-            };
+            let command = Command { deed: Deed::Reset, done: Some(done) };
             if host.commands.send(command).await.is_err() || finished.await.is_err() {
                 return Reply::trouble();
             }
@@ -58,15 +55,8 @@ pub(crate) async fn serve(host: &Host, request: Request<Incoming>) -> Reply {
 }
 
 fn same_origin(request: &Request<Incoming>) -> bool {
-    let text = |name| {
-        request
-            .headers()
-            .get(name)
-            .and_then(|value: &HeaderValue| value.to_str().ok())
-    };
-    let origin = text(header::ORIGIN)
-        .and_then(|origin| origin.split_once("//"))
-        .map(|(_, host)| host);
+    let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let origin = text(header::ORIGIN).and_then(|origin| origin.split_once("//")).map(|(_, host)| host);
     origin.is_some() && origin == text(header::HOST)
 }
 
@@ -85,9 +75,7 @@ fn listed(host: &Host) -> Value {
 /// The faults of a request: one object or a list of them. Either all of them are taken or none.
 async fn read(request: Request<Incoming>) -> Result<Vec<Fault>, String> {
     let body = Limited::new(request.into_body(), SCRIPT).collect().await;
-    let body: Bytes = body
-        .map_err(|error| format!("cannot read the body: {error}"))?
-        .to_bytes();
+    let body: Bytes = body.map_err(|error| format!("cannot read the body: {error}"))?.to_bytes();
     let script: Value =
         serde_json::from_slice(&body).map_err(|error| format!("the body is no JSON: {error}"))?;
     let objects = match script {

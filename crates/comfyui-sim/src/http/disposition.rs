@@ -13,28 +13,17 @@ pub(crate) struct Disposition {
 impl Disposition {
     pub(crate) fn parse(header: &str) -> Self {
         let params = parameters(header).unwrap_or_default();
-        Self {
-            name: chosen(&params, "name"),
-            filename: chosen(&params, "filename"),
-        }
+        Self { name: chosen(&params, "name"), filename: chosen(&params, "filename") }
     }
 }
 
 /// The extended form (RFC 5987) wins over the plain one.
 fn chosen(params: &HashMap<String, String>, name: &str) -> Option<String> {
-    params
-        .get(&format!("{name}*"))
-        .or_else(|| params.get(name))
-        .cloned()
+    params.get(&format!("{name}*")).or_else(|| params.get(name)).cloned()
 }
 
 fn parameters(header: &str) -> Option<HashMap<String, String>> {
-    let mut parts = header
-        .split(';')
-        .map(str::to_owned)
-        .collect::<Vec<_>>()
-        .into_iter()
-        .peekable();
+    let mut parts = header.split(';').map(str::to_owned).collect::<Vec<_>>().into_iter().peekable();
     if !is_token(parts.next()?.trim()) {
         return None;
     }
@@ -109,10 +98,7 @@ fn unescape(text: &str) -> String {
 
 fn is_token(text: &str) -> bool {
     let separators = "()<>@,;:\\\"/[]?={} \t";
-    !text.is_empty()
-        && text
-            .chars()
-            .all(|c| c.is_ascii() && !c.is_ascii_control() && !separators.contains(c))
+    !text.is_empty() && text.chars().all(|c| c.is_ascii() && !c.is_ascii_control() && !separators.contains(c))
 }
 
 #[cfg(test)]
@@ -133,10 +119,7 @@ mod tests {
         check(r#"filename="//existing/y.png""#, Some("existing/y.png"));
         check(r#"filename="имя 画.png""#, Some("имя 画.png"));
         check("filename*=utf-8''%D0%B8%D0%BC%D1%8F%202.png", Some("имя 2.png"));
-        check(
-            r#"filename="fallback.png"; filename*=utf-8''%D0%B8%203.png"#,
-            Some("и 3.png"),
-        );
+        check(r#"filename="fallback.png"; filename*=utf-8''%D0%B8%203.png"#, Some("и 3.png"));
         check(r#"filename="a%20b.png""#, Some("a%20b.png"));
         check(r#"filename="a\"b.png""#, Some("a\"b.png"));
         check(r#"filename="dir\\file.png""#, Some("dir\\file.png"));
@@ -147,12 +130,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_has_no_name() {
-        for header in [
-            "",
-            "form-data; name",
-            "form-data; name=\"a\"; name=\"b\"",
-            "form data; name=\"a\"",
-        ] {
+        for header in ["", "form-data; name", "form-data; name=\"a\"; name=\"b\"", "form data; name=\"a\""] {
             assert_eq!(Disposition::parse(header), Disposition::default(), "{header}");
         }
     }

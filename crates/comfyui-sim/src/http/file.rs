@@ -48,10 +48,7 @@ pub(crate) async fn send(path: &Path, request: &HeaderMap, headers: HeaderMap) -
                 .with(header::LAST_MODIFIED, date(modified));
         }
         Condition::Failed => {
-            return reply(
-                StatusCode::PRECONDITION_FAILED,
-                Content::Bytes(Default::default()),
-            );
+            return reply(StatusCode::PRECONDITION_FAILED, Content::Bytes(Default::default()));
         }
     }
     let Ok(range) = range(request, size, modified) else {
@@ -69,15 +66,9 @@ pub(crate) async fn send(path: &Path, request: &HeaderMap, headers: HeaderMap) -
     if start > 0 && file.seek(SeekFrom::Start(start)).await.is_err() {
         return unsent(StatusCode::NOT_FOUND);
     }
-    let status = if range.is_some() {
-        StatusCode::PARTIAL_CONTENT
-    } else {
-        StatusCode::OK
-    };
+    let status = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
     let mut reply = reply(status, file_part(file, count));
-    let guessed = path
-        .file_name()
-        .and_then(|name| mime::guess(&name.to_string_lossy()));
+    let guessed = path.file_name().and_then(|name| mime::guess(&name.to_string_lossy()));
     let guessed = guessed.as_deref().unwrap_or("application/octet-stream");
     reply.headers.entry(header::CONTENT_TYPE).or_insert(
         HeaderValue::from_str(guessed).unwrap_or(HeaderValue::from_static("application/octet-stream")),
@@ -137,9 +128,7 @@ fn names(tags: &str, etag: &str, weak: bool) -> bool {
         return true;
     }
     tags.split(',').map(str::trim).any(|tag| {
-        let (is_weak, tag) = tag
-            .strip_prefix("W/")
-            .map_or((false, tag), |strong| (true, strong));
+        let (is_weak, tag) = tag.strip_prefix("W/").map_or((false, tag), |strong| (true, strong));
         (weak || !is_weak) && tag.trim_matches('"') == etag
     })
 }
@@ -157,11 +146,7 @@ fn range(request: &HeaderMap, size: u64, modified: SystemTime) -> Result<Option<
     let (start, end) = range
         .to_ascii_lowercase()
         .strip_prefix("bytes=")
-        .and_then(|range| {
-            range
-                .split_once('-')
-                .map(|(start, end)| (start.to_owned(), end.to_owned()))
-        })
+        .and_then(|range| range.split_once('-').map(|(start, end)| (start.to_owned(), end.to_owned())))
         .ok_or(())?;
     let number = |text: &str| match text {
         "" => Ok(None),

@@ -55,9 +55,7 @@ pub(crate) async fn static_file(call: &Call) -> Reply {
     let Some(dir) = &call.life.config.frontend else {
         return Reply::no_such_file();
     };
-    let name = percent_decode_str(path.trim_start_matches('/'))
-        .decode_utf8_lossy()
-        .into_owned();
+    let name = percent_decode_str(path.trim_start_matches('/')).decode_utf8_lossy().into_owned();
     let file = paths::resolve(dir, &name);
     if !paths::within(dir, &file) {
         return Reply::raise(StatusCode::NOT_FOUND);

@@ -14,18 +14,8 @@ const FOLDERS: [(&str, &[&str]); 21] = [
     ("configs", &["models/configs"]),
     ("loras", &["models/loras", "output/loras"]),
     ("vae", &["models/vae", "output/vae"]),
-    (
-        "text_encoders",
-        &["models/text_encoders", "models/clip", "output/clip"],
-    ),
-    (
-        "diffusion_models",
-        &[
-            "models/unet",
-            "models/diffusion_models",
-            "output/diffusion_models",
-        ],
-    ),
+    ("text_encoders", &["models/text_encoders", "models/clip", "output/clip"]),
+    ("diffusion_models", &["models/unet", "models/diffusion_models", "output/diffusion_models"]),
     ("clip_vision", &["models/clip_vision"]),
     ("style_models", &["models/style_models"]),
     ("embeddings", &["models/embeddings"]),
@@ -52,11 +42,7 @@ const MODEL_DATE: f64 = 1_700_000_000.0;
 /// `GET /system_stats`
 pub(crate) fn system_stats(call: &Call) -> Reply {
     let profile = call.life.config.profile;
-    let os = if profile >= Profile::V0_7_0 {
-        "linux"
-    } else {
-        "posix"
-    };
+    let os = if profile >= Profile::V0_7_0 { "linux" } else { "posix" };
     let mut system = Dict::new();
     let mut put = |key: &str, value: Json| system.insert(key.to_owned(), value);
     put("os", os.into());
@@ -73,10 +59,7 @@ pub(crate) fn system_stats(call: &Call) -> Reply {
         put("installed_templates_version", "0.7.65".into());
         put("required_templates_version", templates.into());
     }
-    put(
-        "python_version",
-        "3.11.7 (main, May  9 2026, 07:35:25) [GCC 12.2.0]".into(),
-    );
+    put("python_version", "3.11.7 (main, May  9 2026, 07:35:25) [GCC 12.2.0]".into());
     put("pytorch_version", "2.9.1+cu128".into());
     put("embedded_python", false.into());
     put("argv", list(argv(call)));
@@ -89,10 +72,7 @@ pub(crate) fn system_stats(call: &Call) -> Reply {
         ("torch_vram_total", MEMORY.into()),
         ("torch_vram_free", FREE_MEMORY.into()),
     ]);
-    ok(dict([
-        ("system", Json::Dict(system)),
-        ("devices", list([device])),
-    ]))
+    ok(dict([("system", Json::Dict(system)), ("devices", list([device]))]))
 }
 
 fn argv(call: &Call) -> Vec<String> {
@@ -159,12 +139,9 @@ pub(crate) fn embeddings(call: &Call) -> Reply {
 
 /// `GET /experiment/models`
 pub(crate) fn model_folders(call: &Call) -> Reply {
-    let visible = folders(call)
-        .into_iter()
-        .filter(|(name, _)| !matches!(name.as_str(), "configs" | "custom_nodes"));
-    ok(list(visible.map(|(name, paths)| {
-        dict([("name", Json::from(name)), ("folders", list(paths))])
-    })))
+    let visible =
+        folders(call).into_iter().filter(|(name, _)| !matches!(name.as_str(), "configs" | "custom_nodes"));
+    ok(list(visible.map(|(name, paths)| dict([("name", Json::from(name)), ("folders", list(paths))]))))
 }
 
 /// `GET /experiment/models/{folder}`

@@ -74,10 +74,7 @@ impl Log {
     }
 
     fn push(&self, text: String) -> Entry {
-        let entry = Entry {
-            time: timestamp(SystemTime::now()),
-            text,
-        };
+        let entry = Entry { time: timestamp(SystemTime::now()), text };
         let mut state = self.state();
         if state.entries.len() == ENTRIES {
             state.entries.pop_front();
@@ -102,8 +99,7 @@ impl Life {
         };
         for client in followers {
             let data = dict([("entries", list([entry.json()])), ("size", Json::Null)]);
-            self.sockets
-                .send(Outgoing::Text { event: "logs", data }, Some(&client));
+            self.sockets.send(Outgoing::Text { event: "logs", data }, Some(&client));
         }
     }
 }

@@ -44,14 +44,9 @@ pub(crate) fn save(dirs: &Dirs, original: Option<&str>, mask: &Path, target: &Pa
     }
     let opaque = vec![255; mask.width() as usize * mask.height() as usize];
     let alpha = mask.alpha().map_or(opaque, <[u8]>::to_vec);
-    let masked = picture
-        .with_alpha(alpha)
-        .ok_or_else(|| broken("mask and picture differ in size"))?;
+    let masked = picture.with_alpha(alpha).ok_or_else(|| broken("mask and picture differ in size"))?;
     let texts = texts(&bytes);
-    let texts: Vec<_> = texts
-        .iter()
-        .map(|(key, text)| (key.as_str(), text.as_str()))
-        .collect();
+    let texts: Vec<_> = texts.iter().map(|(key, text)| (key.as_str(), text.as_str())).collect();
     std::fs::write(target, media::png::encode(&masked, &texts))
 }
 
@@ -61,14 +56,9 @@ fn texts(bytes: &[u8]) -> Vec<(String, String)> {
         return Vec::new();
     };
     let info = reader.info();
-    let latin = info
-        .uncompressed_latin1_text
-        .iter()
-        .map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
-    let unicode = info
-        .utf8_text
-        .iter()
-        .filter_map(|chunk| Some((chunk.keyword.clone(), chunk.get_text().ok()?)));
+    let latin = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
+    let unicode =
+        info.utf8_text.iter().filter_map(|chunk| Some((chunk.keyword.clone(), chunk.get_text().ok()?)));
     latin.chain(unicode).collect()
 }
 

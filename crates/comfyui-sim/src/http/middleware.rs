@@ -10,9 +10,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Paths that ComfyUI takes for pictures.
-const PICTURES: [&str; 9] = [
-    ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
-];
+const PICTURES: [&str; 9] = [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
 
 /// The answer that is given before any handler is asked: to OPTIONS, and to pages from elsewhere.
 pub(crate) fn before(call: &Call) -> Option<Reply> {
@@ -31,42 +29,25 @@ pub(crate) fn after(reply: Reply, config: &SimConfig, path: &str, accepts_gzip: 
     if let Some(origin) = &config.cors {
         let fixed = HeaderValue::from_static;
         let headers = [
-            (
-                header::ACCESS_CONTROL_ALLOW_ORIGIN,
-                HeaderValue::from_str(origin).unwrap_or(fixed("*")),
-            ),
-            (
-                header::ACCESS_CONTROL_ALLOW_METHODS,
-                fixed("POST, GET, DELETE, PUT, OPTIONS, PATCH"),
-            ),
-            (
-                header::ACCESS_CONTROL_ALLOW_HEADERS,
-                fixed("Content-Type, Authorization"),
-            ),
+            (header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_str(origin).unwrap_or(fixed("*"))),
+            (header::ACCESS_CONTROL_ALLOW_METHODS, fixed("POST, GET, DELETE, PUT, OPTIONS, PATCH")),
+            (header::ACCESS_CONTROL_ALLOW_HEADERS, fixed("Content-Type, Authorization")),
             (header::ACCESS_CONTROL_ALLOW_CREDENTIALS, fixed("true")),
         ];
-        reply
-            .headers
-            .extend(headers.map(|(name, value): (HeaderName, HeaderValue)| (Some(name), value)));
+        reply.headers.extend(headers.map(|(name, value): (HeaderName, HeaderValue)| (Some(name), value)));
     }
     if config.compress && accepts_gzip {
         reply = compressed(reply);
     }
     if let Some(cache) = cache_control(path, reply.status, &reply.content) {
-        reply
-            .headers
-            .entry(header::CACHE_CONTROL)
-            .or_insert(HeaderValue::from_static(cache));
+        reply.headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static(cache));
     }
     reply
 }
 
 fn compressed(mut reply: Reply) -> Reply {
-    let content_type = reply
-        .headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("");
+    let content_type =
+        reply.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let kind = content_type.split(';').next().unwrap_or_default();
     if !matches!(kind, "application/json" | "text/plain") {
         return reply;
@@ -78,9 +59,7 @@ fn compressed(mut reply: Reply) -> Reply {
         // Writing into memory cannot fail; if it did, the answer would go out as it is.
         if let Ok(packed) = encoder.write_all(bytes).and_then(|()| encoder.finish()) {
             reply.headers.insert(header::CONTENT_LENGTH, packed.len().into());
-            reply
-                .headers
-                .insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            reply.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             reply.content = Content::Bytes(packed.into());
         }
     }
@@ -98,10 +77,7 @@ fn cache_control(path: &str, status: StatusCode, content: &Content) -> Option<&'
         return None;
     }
     // Whether a file is there turns out only when it is sent, after this decision.
-    let sent_as_file = matches!(
-        content,
-        Content::File(_) | Content::EmptyChunked | Content::Nothing
-    );
+    let sent_as_file = matches!(content, Content::File(_) | Content::EmptyChunked | Content::Nothing);
     match status {
         _ if sent_as_file => Some("public, max-age=86400"),
         StatusCode::NOT_FOUND => Some("public, max-age=3600"),
@@ -112,26 +88,14 @@ fn cache_control(path: &str, status: StatusCode, content: &Content) -> Option<&'
 
 /// Whether a page from another origin asks a server on this machine.
 fn foreign(headers: &HeaderMap) -> bool {
-    let text = |name| {
-        headers
-            .get(name)
-            .and_then(|value: &HeaderValue| value.to_str().ok())
-    };
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let (Some(host), Some(origin)) = (text(header::HOST), text(header::ORIGIN)) else {
         return false;
     };
     let host = Authority::parse(host);
     let origin = Authority::parse(origin.split_once("//").map_or("", |(_, rest)| rest));
-    let host_side = if origin.port.is_none() {
-        &host.name
-    } else {
-        &host.whole
-    };
-    let origin_side = if host.port.is_none() {
-        &origin.name
-    } else {
-        &origin.whole
-    };
+    let host_side = if origin.port.is_none() { &host.name } else { &host.whole };
+    let origin_side = if host.port.is_none() { &origin.name } else { &origin.whole };
     is_loopback(&host.name) && !host_side.is_empty() && !origin_side.is_empty() && host_side != origin_side
 }
 
@@ -144,11 +108,7 @@ struct Authority {
 
 impl Authority {
     fn parse(text: &str) -> Self {
-        let whole = text
-            .split(['/', '?', '#'])
-            .next()
-            .unwrap_or_default()
-            .to_ascii_lowercase();
+        let whole = text.split(['/', '?', '#']).next().unwrap_or_default().to_ascii_lowercase();
         let address = whole.rsplit('@').next().unwrap_or_default();
         let (name, port) = match address.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((name, rest)) => (name, rest.strip_prefix(':')),
@@ -157,11 +117,7 @@ impl Authority {
                 None => (address, None),
             },
         };
-        Self {
-            name: name.to_owned(),
-            port: port.and_then(|port| port.parse().ok()),
-            whole,
-        }
+        Self { name: name.to_owned(), port: port.and_then(|port| port.parse().ok()), whole }
     }
 }
 
@@ -207,14 +163,8 @@ mod tests {
     fn only_static_looking_paths_are_cached() {
         let bytes = Content::Bytes(bytes::Bytes::new());
         assert_eq!(cache_control("/view", StatusCode::OK, &bytes), None);
-        assert_eq!(
-            cache_control("/scripts/app.js", StatusCode::OK, &bytes),
-            Some("no-cache")
-        );
-        assert_eq!(
-            cache_control("/templates/index.de.json", StatusCode::OK, &bytes),
-            Some("no-cache")
-        );
+        assert_eq!(cache_control("/scripts/app.js", StatusCode::OK, &bytes), Some("no-cache"));
+        assert_eq!(cache_control("/templates/index.de.json", StatusCode::OK, &bytes), Some("no-cache"));
         let missing = cache_control("/sub/x.PNG", StatusCode::NOT_FOUND, &Content::EmptyChunked);
         assert_eq!(missing, Some("public, max-age=86400"));
     }

@@ -24,10 +24,7 @@ pub(crate) fn guess(name: &str) -> Option<String> {
         return Some((*own).to_owned());
     }
     // Python has no entry for Markdown and the like in the table the server used.
-    if matches!(
-        ending.as_str(),
-        "md" | "latent" | "safetensors" | "map" | "ts" | "yaml" | "yml"
-    ) {
+    if matches!(ending.as_str(), "md" | "latent" | "safetensors" | "map" | "ts" | "yaml" | "yml") {
         return None;
     }
     mime_guess::from_ext(&ending).first_raw().map(str::to_owned)

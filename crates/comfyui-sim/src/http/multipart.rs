@@ -53,10 +53,7 @@ pub(crate) struct Upload {
 impl Form {
     /// The first field of that name.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.fields
-            .iter()
-            .find(|(key, _)| key == name)
-            .map(|(_, value)| value)
+        self.fields.iter().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
     /// The first field of that name, taken out.
@@ -66,22 +63,14 @@ impl Form {
     }
 
     pub(crate) fn from_pairs(pairs: Vec<(String, String)>) -> Self {
-        Self {
-            fields: pairs
-                .into_iter()
-                .map(|(key, value)| (key, Value::Text(value)))
-                .collect(),
-        }
+        Self { fields: pairs.into_iter().map(|(key, value)| (key, Value::Text(value))).collect() }
     }
 }
 
 /// Reads a form. Files are kept in `dir` until somebody moves them.
 pub(crate) async fn read(body: &mut RequestBody, boundary: &str, dir: &Path) -> Result<Form, FormError> {
-    let mut reader = Reader {
-        body,
-        buffer: BytesMut::new(),
-        delimiter: format!("\r\n--{boundary}").into_bytes(),
-    };
+    let mut reader =
+        Reader { body, buffer: BytesMut::new(), delimiter: format!("\r\n--{boundary}").into_bytes() };
     let mut form = Form::default();
     let mut texts = 0;
     let mut more = reader.skip_to_first_boundary().await?;
@@ -93,10 +82,7 @@ pub(crate) async fn read(body: &mut RequestBody, boundary: &str, dir: &Path) -> 
         let Disposition { name, filename } = headers.disposition;
         let name = name.ok_or(FormError::Malformed)?;
         let value = match filename.filter(|filename| !filename.is_empty()) {
-            Some(filename) => Value::File(Upload {
-                filename,
-                file: reader.file(dir).await?,
-            }),
+            Some(filename) => Value::File(Upload { filename, file: reader.file(dir).await? }),
             None => {
                 let bytes = reader.bytes(&mut texts).await?;
                 if headers.text {
@@ -116,15 +102,9 @@ pub(crate) async fn read(body: &mut RequestBody, boundary: &str, dir: &Path) -> 
 pub(crate) fn boundary(content_type: &str) -> Option<String> {
     let parameter = |part: &str| {
         let (key, value) = part.split_once('=')?;
-        key.trim()
-            .eq_ignore_ascii_case("boundary")
-            .then(|| value.trim().trim_matches('"').to_owned())
+        key.trim().eq_ignore_ascii_case("boundary").then(|| value.trim().trim_matches('"').to_owned())
     };
-    content_type
-        .split(';')
-        .skip(1)
-        .find_map(parameter)
-        .filter(|boundary| !boundary.is_empty())
+    content_type.split(';').skip(1).find_map(parameter).filter(|boundary| !boundary.is_empty())
 }
 
 struct Headers {
@@ -207,10 +187,7 @@ impl Reader<'_> {
     }
 
     async fn headers(&mut self) -> Result<Headers, FormError> {
-        let mut headers = Headers {
-            disposition: Disposition::default(),
-            text: true,
-        };
+        let mut headers = Headers { disposition: Disposition::default(), text: true };
         let mut length = 0;
         loop {
             let line = self.line().await?;
@@ -326,18 +303,9 @@ mod tests {
     fn fields_are_read_however_the_body_is_cut() {
         for size in [1, 2, 3, 7, 20, 1000] {
             let form = read_in_chunks(FORM, size).unwrap();
-            assert!(
-                matches!(form.get("overwrite"), Some(Value::Text(text)) if text == "true"),
-                "{size}"
-            );
-            assert!(
-                matches!(form.get("raw"), Some(Value::Bytes(bytes)) if bytes == b"\x00\xff"),
-                "{size}"
-            );
-            assert!(
-                matches!(form.get("empty"), Some(Value::Text(text)) if text.is_empty()),
-                "{size}"
-            );
+            assert!(matches!(form.get("overwrite"), Some(Value::Text(text)) if text == "true"), "{size}");
+            assert!(matches!(form.get("raw"), Some(Value::Bytes(bytes)) if bytes == b"\x00\xff"), "{size}");
+            assert!(matches!(form.get("empty"), Some(Value::Text(text)) if text.is_empty()), "{size}");
         }
     }
 
@@ -352,11 +320,7 @@ mod tests {
             b"--RIG\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n\xff\xfe\r\n--RIG--",
         ];
         for text in cases {
-            assert!(
-                read_in_chunks(text, 5).is_err(),
-                "{:?}",
-                String::from_utf8_lossy(text)
-            );
+            assert!(read_in_chunks(text, 5).is_err(), "{:?}", String::from_utf8_lossy(text));
         }
         assert!(read_in_chunks(b"--RIG--", 3).unwrap().fields.is_empty());
     }
@@ -364,10 +328,7 @@ mod tests {
     #[test]
     fn boundaries_are_found_in_content_types() {
         assert_eq!(boundary("multipart/form-data; boundary=x").as_deref(), Some("x"));
-        assert_eq!(
-            boundary("multipart/form-data; charset=y; Boundary=\"a b\"").as_deref(),
-            Some("a b")
-        );
+        assert_eq!(boundary("multipart/form-data; charset=y; Boundary=\"a b\"").as_deref(), Some("a b"));
         assert_eq!(boundary("multipart/form-data"), None);
     }
 

@@ -50,10 +50,7 @@ pub(crate) async fn interrupt(call: &mut Call) -> Reply {
 
 /// `GET /history`
 pub(crate) fn history(call: &Call) -> Reply {
-    call.life
-        .engine
-        .history(call.query("max_items"), call.query("offset"))
-        .into()
+    call.life.engine.history(call.query("max_items"), call.query("offset")).into()
 }
 
 /// `GET /history/{id}`

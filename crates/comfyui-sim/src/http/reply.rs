@@ -54,14 +54,7 @@ pub(crate) enum Content {
 
 impl Reply {
     pub(crate) fn new(status: StatusCode, content: Content) -> Self {
-        Self {
-            status,
-            headers: HeaderMap::new(),
-            content,
-            raised: false,
-            close: false,
-            hold: None,
-        }
+        Self { status, headers: HeaderMap::new(), content, raised: false, close: false, hold: None }
     }
 
     /// A status with an empty body.
@@ -112,10 +105,8 @@ impl Reply {
     /// The same page for another status, which only faults ask for.
     pub(crate) fn trouble_with(status: StatusCode) -> Self {
         let reason = reason(status);
-        let mut reply = Self::raise_text(
-            status,
-            format!("{} {reason}\n\nServer got itself in trouble", status.as_u16()),
-        );
+        let mut reply =
+            Self::raise_text(status, format!("{} {reason}\n\nServer got itself in trouble", status.as_u16()));
         reply.close = true;
         reply
     }
@@ -149,14 +140,7 @@ impl Reply {
 
     /// Writes it down for hyper.
     pub(crate) fn into_response(self) -> Response<Body> {
-        let Self {
-            status,
-            mut headers,
-            content,
-            close,
-            hold,
-            ..
-        } = self;
+        let Self { status, mut headers, content, close, hold, .. } = self;
         let body = match content {
             Content::Nothing | Content::Upgrade => empty(),
             Content::Bytes(bytes) => {
@@ -164,9 +148,7 @@ impl Reply {
                 Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
             }
             Content::File(file) => {
-                headers
-                    .entry(header::CONTENT_LENGTH)
-                    .or_insert(file.limit().into());
+                headers.entry(header::CONTENT_LENGTH).or_insert(file.limit().into());
                 StreamBody::new(
                     ReaderStream::with_capacity(file, FILE_CHUNK).map(|chunk| chunk.map(Frame::data)),
                 )
@@ -192,9 +174,7 @@ impl Reply {
         let mut response = Response::new(body);
         *response.status_mut() = status;
         *response.headers_mut() = headers;
-        response
-            .extensions_mut()
-            .insert(ReasonPhrase::from_static(reason(status).as_bytes()));
+        response.extensions_mut().insert(ReasonPhrase::from_static(reason(status).as_bytes()));
         response
     }
 }

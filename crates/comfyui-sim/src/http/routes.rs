@@ -120,12 +120,7 @@ const ROUTES: &[(&str, &str, Route, Profile)] = {
         ("GET", "/global_subgraphs/{}", R::Subgraph, V0_7_0),
         ("GET", "/experiment/models", R::ModelFolders, OLD),
         ("GET", "/experiment/models/{}", R::ModelFiles, OLD),
-        (
-            "GET",
-            "/experiment/models/preview/{}/{}/{*}",
-            R::ModelPreview,
-            OLD,
-        ),
+        ("GET", "/experiment/models/preview/{}/{}/{*}", R::ModelPreview, OLD),
     ]
 };
 
@@ -147,9 +142,7 @@ pub(crate) fn find(profile: Profile, method: &str, path: &str) -> Found {
     let path = normal(path);
     let internal = path == "/internal" || path.starts_with("/internal/");
     let table = if internal { INTERNAL } else { ROUTES };
-    let short = path
-        .strip_prefix("/api")
-        .filter(|rest| rest.starts_with('/') && !internal);
+    let short = path.strip_prefix("/api").filter(|rest| rest.starts_with('/') && !internal);
     let mut allowed = BTreeSet::new();
     for (of_method, pattern, route, since) in table {
         if profile < *since {
@@ -248,19 +241,13 @@ mod tests {
     #[test]
     fn variable_parts_are_decoded_and_never_empty() {
         let with = |route, params: &[&str]| Found::Route(route, params.iter().map(|&p| p.into()).collect());
-        assert_eq!(
-            route("GET", "/history/a%2Fb%20c"),
-            with(Route::HistoryOf, &["a/b c"])
-        );
+        assert_eq!(route("GET", "/history/a%2Fb%20c"), with(Route::HistoryOf, &["a/b c"]));
         assert_eq!(route("GET", "/settings/"), Found::Static);
         assert_eq!(route("GET", "/userdata/workflows/a.json"), Found::Static);
         let moved = with(Route::MoveUserdata, &["w/a.json", "b.json"]);
         assert_eq!(route("POST", "/userdata/w%2Fa.json/move/b.json"), moved);
         let preview = with(Route::ModelPreview, &["loras", "0", "a/b.safetensors"]);
-        assert_eq!(
-            route("GET", "/experiment/models/preview/loras/0/a/b.safetensors"),
-            preview
-        );
+        assert_eq!(route("GET", "/experiment/models/preview/loras/0/a/b.safetensors"), preview);
     }
 
     #[test]

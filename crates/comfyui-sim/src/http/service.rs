@@ -54,9 +54,7 @@ pub(crate) async fn serve(
     };
     // As in aiohttp a handler goes on when its client leaves; only the end of the process stops it.
     let work =
-        life.ended
-            .clone()
-            .run_until_cancelled_owned(answer(host.clone(), life, control.clone(), request));
+        life.ended.clone().run_until_cancelled_owned(answer(host.clone(), life, control.clone(), request));
     let answered = host.tasks.spawn(work).await;
     let reply = match answered {
         Ok(Some(reply)) => reply,
@@ -73,10 +71,7 @@ pub(crate) async fn serve(
 async fn spoil(host: &Host, control: &Control, plan: Plan, response: Response<Body>) -> Response<Body> {
     if !plan.process.is_empty() {
         for fault in plan.process {
-            let command = Command {
-                deed: Deed::Fault(fault),
-                done: None,
-            };
+            let command = Command { deed: Deed::Fault(fault), done: None };
             // An error means that the simulator stops anyway.
             let _ = host.commands.send(command).await;
         }
@@ -115,9 +110,7 @@ async fn cut(response: Response<Body>) -> Response<Body> {
     let body = collect(body).await;
     let half = body.slice(..body.len() / 2);
     parts.headers.remove(header::TRANSFER_ENCODING);
-    parts
-        .headers
-        .insert(header::CONTENT_LENGTH, body.len().max(1).into());
+    parts.headers.insert(header::CONTENT_LENGTH, body.len().max(1).into());
     let first = stream::once(async { Ok(Frame::data(half)) });
     let then = stream::once(async {
         // One turn of the connection, in which the first half is sent.
@@ -161,9 +154,7 @@ async fn answer(
             }
         },
     };
-    let accepts_gzip = call
-        .header(header::ACCEPT_ENCODING)
-        .is_some_and(|accepted| accepted.contains("gzip"));
+    let accepts_gzip = call.header(header::ACCEPT_ENCODING).is_some_and(|accepted| accepted.contains("gzip"));
     let reply = middleware::after(reply, &config, call.path(), accepts_gzip);
     call.body.drain(&host.tasks);
     reply

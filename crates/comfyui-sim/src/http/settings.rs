@@ -16,10 +16,7 @@ pub(crate) fn user_dir(call: &Call) -> PathBuf {
 
 /// `GET /users`
 pub(crate) fn users(call: &Call) -> Reply {
-    let answer = dict([
-        ("storage", Json::from("server")),
-        ("migrated", user_dir(call).exists().into()),
-    ]);
+    let answer = dict([("storage", Json::from("server")), ("migrated", user_dir(call).exists().into())]);
     Reply::json(StatusCode::OK, &answer)
 }
 
@@ -126,17 +123,12 @@ async fn with_settings<T: Send + 'static>(
         }
         Ok(value)
     };
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(io::Error::other)?
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 /// Settings that cannot be read are no settings.
 fn read(file: &Path) -> Dict {
-    match std::fs::read(file)
-        .ok()
-        .and_then(|bytes| Json::parse(&bytes).ok())
-    {
+    match std::fs::read(file).ok().and_then(|bytes| Json::parse(&bytes).ok()) {
         Some(Json::Dict(settings)) => settings,
         _ => Dict::new(),
     }

@@ -72,11 +72,8 @@ async fn upload(call: &mut Call, is_mask: bool) -> Reply {
     };
     match tokio::task::spawn_blocking(store).await {
         Ok(Ok(name)) => {
-            let answer = dict([
-                ("name", Json::from(name)),
-                ("subfolder", subfolder.into()),
-                ("type", kind.into()),
-            ]);
+            let answer =
+                dict([("name", Json::from(name)), ("subfolder", subfolder.into()), ("type", kind.into())]);
             Reply::json(StatusCode::OK, &answer)
         }
         Ok(Err(error)) => {
@@ -89,27 +86,17 @@ async fn upload(call: &mut Call, is_mask: bool) -> Reply {
 
 /// Reads the form as aiohttp's `post()` does: other content types are a form without fields.
 async fn form(call: &mut Call) -> Result<Form, Reply> {
-    let content_type = call
-        .header(header::CONTENT_TYPE)
-        .unwrap_or("application/octet-stream")
-        .to_owned();
-    let kind = content_type
-        .split(';')
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .to_ascii_lowercase();
+    let content_type = call.header(header::CONTENT_TYPE).unwrap_or("application/octet-stream").to_owned();
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
         "multipart/form-data" => {
             let boundary = multipart::boundary(&content_type).ok_or_else(Reply::trouble)?;
             let limit = call.life.config.max_upload_bytes;
             let dir = call.host.base_dir.clone();
-            multipart::read(&mut call.body, &boundary, &dir)
-                .await
-                .map_err(|error| match error {
-                    FormError::Body(error) => body_refusal(&error, limit),
-                    FormError::Malformed | FormError::Io(_) => Reply::trouble(),
-                })
+            multipart::read(&mut call.body, &boundary, &dir).await.map_err(|error| match error {
+                FormError::Body(error) => body_refusal(&error, limit),
+                FormError::Malformed | FormError::Io(_) => Reply::trouble(),
+            })
         }
         "application/x-www-form-urlencoded" => {
             let bytes = call.bytes().await?;

@@ -24,11 +24,8 @@ pub(crate) async fn list(call: &mut Call) -> Reply {
     if !path.exists() {
         return Reply::text(StatusCode::NOT_FOUND, "Directory not found");
     }
-    let (recurse, full, split) = (
-        call.query_is_true("recurse"),
-        call.query_is_true("full_info"),
-        call.query_is_true("split"),
-    );
+    let (recurse, full, split) =
+        (call.query_is_true("recurse"), call.query_is_true("full_info"), call.query_is_true("split"));
     blocking(move || {
         let mut found = Vec::new();
         // A file in the place of a folder holds nothing.
@@ -78,11 +75,7 @@ pub(crate) async fn list_v2(call: &mut Call) -> Reply {
     blocking(move || {
         let mut found = Vec::new();
         walk(&root, &path, true, &mut |entry| {
-            let kind = if entry.metadata.is_dir() {
-                "directory"
-            } else {
-                "file"
-            };
+            let kind = if entry.metadata.is_dir() { "directory" } else { "file" };
             let name = entry.relative.rsplit('/').next().unwrap_or_default();
             let mut info = Dict::new();
             info.insert("name".to_owned(), name.into());
@@ -96,10 +89,7 @@ pub(crate) async fn list_v2(call: &mut Call) -> Reply {
             true
         })?;
         found.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
-        Ok(Reply::json(
-            StatusCode::OK,
-            &Json::List(found.into_iter().map(|(.., info)| info).collect()),
-        ))
+        Ok(Reply::json(StatusCode::OK, &Json::List(found.into_iter().map(|(.., info)| info).collect())))
     })
     .await
 }
@@ -165,11 +155,7 @@ pub(crate) async fn rename(call: &mut Call) -> Reply {
 
 fn stored(root: &Path, path: &Path, full: bool) -> io::Result<Reply> {
     let relative = relative(root, path);
-    let answer = if full {
-        file_info(&relative, &path.metadata()?)
-    } else {
-        relative.into()
-    };
+    let answer = if full { file_info(&relative, &path.metadata()?) } else { relative.into() };
     Ok(Reply::json(StatusCode::OK, &answer))
 }
 
@@ -216,14 +202,8 @@ fn walk(root: &Path, dir: &Path, recurse: bool, visit: &mut dyn FnMut(&Entry) ->
     for path in paths {
         // A file may be gone between the two looks.
         let Ok(metadata) = path.metadata() else { continue };
-        let hidden = path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        let entry = Entry {
-            relative: relative(root, &path),
-            metadata,
-            hidden,
-        };
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let entry = Entry { relative: relative(root, &path), metadata, hidden };
         if visit(&entry) && recurse && entry.metadata.is_dir() {
             walk(root, &path, recurse, visit)?;
         }
@@ -232,10 +212,7 @@ fn walk(root: &Path, dir: &Path, recurse: bool, visit: &mut dyn FnMut(&Entry) ->
 }
 
 fn relative(root: &Path, path: &Path) -> String {
-    path.strip_prefix(root)
-        .unwrap_or(path)
-        .to_string_lossy()
-        .replace('\\', "/")
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
 }
 
 fn file_info(relative: &str, metadata: &Metadata) -> Json {
@@ -243,18 +220,12 @@ fn file_info(relative: &str, metadata: &Metadata) -> Json {
         ("path", Json::from(relative)),
         ("size", metadata.len().into()),
         ("modified", seconds(metadata.modified())),
-        (
-            "created",
-            seconds(metadata.created().or_else(|_| metadata.modified())),
-        ),
+        ("created", seconds(metadata.created().or_else(|_| metadata.modified()))),
     ])
 }
 
 fn seconds(time: io::Result<SystemTime>) -> Json {
-    let since = time
-        .ok()
-        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
-        .unwrap_or_default();
+    let since = time.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     since.as_secs_f64().into()
 }
 

@@ -12,13 +12,8 @@ use http::header::{self, HeaderMap, HeaderValue};
 use std::path::Path;
 
 /// Types that a browser would run; they are sent as something it only saves.
-const DANGEROUS: [&str; 5] = [
-    "text/html",
-    "text/html-sandboxed",
-    "application/xhtml+xml",
-    "text/javascript",
-    "text/css",
-];
+const DANGEROUS: [&str; 5] =
+    ["text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"];
 
 /// `GET /view`
 pub(crate) async fn view(call: &mut Call) -> Reply {
@@ -46,10 +41,7 @@ pub(crate) async fn view(call: &mut Call) -> Reply {
     // A folder inside the name is cut off.
     let name = name.rsplit('/').next().unwrap_or(name);
     let path = dir.join(name);
-    if !tokio::fs::metadata(&path)
-        .await
-        .is_ok_and(|metadata| metadata.is_file())
-    {
+    if !tokio::fs::metadata(&path).await.is_ok_and(|metadata| metadata.is_file()) {
         return Reply::empty(StatusCode::NOT_FOUND);
     }
     let channel = call.query("channel").unwrap_or("rgba");
@@ -101,24 +93,17 @@ impl Recoding {
         let format = parts.next().unwrap_or_default();
         let channel = channel.unwrap_or("");
         if format != "jpeg" || channel.contains('a') {
-            return Self::Webp {
-                opaque: channel == "rgb",
-            };
+            return Self::Webp { opaque: channel == "rgb" };
         }
-        let quality = wish
-            .rsplit(';')
-            .next()
-            .and_then(|last| last.parse().ok())
-            .unwrap_or(90_u8);
+        let quality = wish.rsplit(';').next().and_then(|last| last.parse().ok()).unwrap_or(90_u8);
         Self::Jpeg { quality }
     }
 
     fn apply(self, image: Image) -> Option<(&'static str, Vec<u8>)> {
         match self {
-            Self::Jpeg { quality } => Some((
-                "image/jpeg",
-                media::jpeg::encode(&image, quality.clamp(1, 100)).ok()?,
-            )),
+            Self::Jpeg { quality } => {
+                Some(("image/jpeg", media::jpeg::encode(&image, quality.clamp(1, 100)).ok()?))
+            }
             Self::Webp { opaque } => {
                 let image = if opaque { image.without_alpha() } else { image };
                 Some(("image/webp", media::webp::encode_still(&image, &[]).ok()?))
@@ -145,14 +130,9 @@ async fn recoded(path: &Path, name: &str, recoding: Recoding) -> Reply {
     let recode = move || recoding.apply(media::decode::any(&bytes).ok()?);
     match tokio::task::spawn_blocking(recode).await {
         Ok(Some((content_type, bytes))) => {
-            let mut reply = Reply::bytes(
-                StatusCode::OK,
-                HeaderValue::from_static(content_type),
-                Bytes::from(bytes),
-            );
-            reply
-                .headers
-                .insert(header::CONTENT_DISPOSITION, disposition(name));
+            let mut reply =
+                Reply::bytes(StatusCode::OK, HeaderValue::from_static(content_type), Bytes::from(bytes));
+            reply.headers.insert(header::CONTENT_DISPOSITION, disposition(name));
             reply
         }
         _ => Reply::trouble(),

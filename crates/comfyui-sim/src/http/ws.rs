@@ -38,12 +38,7 @@ pub(crate) fn open(call: &Call, upgrade: Option<OnUpgrade>, control: Arc<Control
         Some(client) if !client.is_empty() => client.to_owned(),
         _ => uuid::Uuid::new_v4().simple().to_string(),
     };
-    let socket = Socket {
-        host: call.host.clone(),
-        life: call.life.clone(),
-        control,
-        client,
-    };
+    let socket = Socket { host: call.host.clone(), life: call.life.clone(), control, client };
     call.host.tasks.spawn(async move {
         let ended = socket.life.ended.clone();
         let control = socket.control.clone();
@@ -67,9 +62,7 @@ fn handshake(call: &Call) -> Result<String, String> {
     let upgrade = call.header(header::UPGRADE);
     if !upgrade.is_some_and(|upgrade| upgrade.trim().eq_ignore_ascii_case("websocket")) {
         let upgrade = python(upgrade);
-        return Err(format!(
-            "No WebSocket UPGRADE hdr: {upgrade}\n Can \"Upgrade\" only to \"WebSocket\"."
-        ));
+        return Err(format!("No WebSocket UPGRADE hdr: {upgrade}\n Can \"Upgrade\" only to \"WebSocket\"."));
     }
     let connection = call.header(header::CONNECTION);
     if !connection.is_some_and(|connection| connection.to_ascii_lowercase().contains("upgrade")) {
@@ -139,10 +132,7 @@ impl Socket {
             data: dict([("status", status), ("sid", Json::from(&self.client))]),
         }];
         if let Some(node) = self.life.engine.running_node_of(&self.client) {
-            greeting.push(Outgoing::Text {
-                event: "executing",
-                data: dict([("node", Json::from(node))]),
-            });
+            greeting.push(Outgoing::Text { event: "executing", data: dict([("node", Json::from(node))]) });
         }
         greeting.iter().filter_map(Outgoing::frame).collect()
     }
@@ -175,13 +165,8 @@ impl Socket {
         if message.get("type").and_then(Json::as_str) != Some("feature_flags") {
             return;
         }
-        self.life
-            .sockets
-            .set_flags(&self.client, message.get("data").unwrap_or(&Json::Null));
-        let answer = Outgoing::Text {
-            event: "feature_flags",
-            data: feature_flags(&self.life.config),
-        };
+        self.life.sockets.set_flags(&self.client, message.get("data").unwrap_or(&Json::Null));
+        let answer = Outgoing::Text { event: "feature_flags", data: feature_flags(&self.life.config) };
         if let Some(frame) = answer.frame() {
             // An error means that the socket is closing.
             let _ = frames.send(frame).await;
@@ -201,11 +186,7 @@ async fn send(
     let mut fault = faults.socket(&mut asked);
     let mut mute = false;
     loop {
-        if let Some(SocketFault {
-            kind,
-            after_frames: 0,
-        }) = fault
-        {
+        if let Some(SocketFault { kind, after_frames: 0 }) = fault {
             match kind {
                 SocketFaultKind::Mute => mute = true,
                 SocketFaultKind::Drop => return control.reset(),

@@ -25,10 +25,8 @@ impl Json {
     /// # Errors
     /// When the bytes are not UTF-8, not JSON in Python's sense, or nested deeper than [`MAX_DEPTH`].
     pub fn parse(bytes: &[u8]) -> Result<Json, ParseError> {
-        let text = std::str::from_utf8(bytes).map_err(|error| ParseError {
-            problem: "invalid UTF-8",
-            at: error.valid_up_to(),
-        })?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|error| ParseError { problem: "invalid UTF-8", at: error.valid_up_to() })?;
         let mut reader = Reader { text, at: 0 };
         reader.skip_space();
         let value = reader.value(0)?;
@@ -187,10 +185,7 @@ impl Reader<'_> {
         }
         let text = &self.text[start..self.at];
         if self.at > integer_end {
-            return text
-                .parse()
-                .map(Json::Float)
-                .map_err(|_| self.error("number out of reach"));
+            return text.parse().map(Json::Float).map_err(|_| self.error("number out of reach"));
         }
         if let Ok(value) = text.parse() {
             return Ok(Json::Int(value));
@@ -206,9 +201,7 @@ impl Reader<'_> {
         let mut out = String::new();
         loop {
             let rest = &self.text[self.at..];
-            let plain = rest
-                .find(|c: char| c == '"' || c == '\\' || c < ' ')
-                .unwrap_or(rest.len());
+            let plain = rest.find(|c: char| c == '"' || c == '\\' || c < ' ').unwrap_or(rest.len());
             out.push_str(&rest[..plain]);
             self.at += plain;
             match self.peek() {
@@ -267,9 +260,9 @@ impl Reader<'_> {
 
     fn four_hex(&mut self) -> Result<u32, ParseError> {
         let digits = self.text.as_bytes().get(self.at..self.at + 4).unwrap_or_default();
-        let code = digits.iter().try_fold(0, |code, digit| {
-            char::from(*digit).to_digit(16).map(|value| code * 16 + value)
-        });
+        let code = digits
+            .iter()
+            .try_fold(0, |code, digit| char::from(*digit).to_digit(16).map(|value| code * 16 + value));
         match code {
             Some(code) if digits.len() == 4 => {
                 self.at += 4;
@@ -289,15 +282,9 @@ mod tests {
         for (text, expected) in [
             (" [1, -0, 0.5e3, -Infinity] ", "[1, 0, 500.0, -Infinity]"),
             (r#"{"a": 1, "b": 2, "a": 3}"#, r#"{"a": 3, "b": 2}"#),
-            (
-                r#""\ud83d\ude00 \u00e9 \/ \ud83dx""#,
-                "\"\\ud83d\\ude00 \\u00e9 / \\ufffdx\"",
-            ),
+            (r#""\ud83d\ude00 \u00e9 \/ \ud83dx""#, "\"\\ud83d\\ude00 \\u00e9 / \\ufffdx\""),
             ("1e999", "Infinity"),
-            (
-                "123456789012345678901234567890123456789012",
-                "123456789012345678901234567890123456789012",
-            ),
+            ("123456789012345678901234567890123456789012", "123456789012345678901234567890123456789012"),
         ] {
             assert_eq!(Json::parse(text.as_bytes()).unwrap().dump(), expected, "{text}");
         }

@@ -182,11 +182,7 @@ pub fn repr_float(value: f64) -> String {
 
 /// Python's `repr` of a text: single quotes unless only double quotes spare escapes.
 pub fn repr_str(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::with_capacity(text.len() + 2);
     out.push(quote);
     for letter in text.chars() {

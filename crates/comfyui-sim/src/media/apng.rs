@@ -56,11 +56,7 @@ mod tests {
     fn the_workflow_stands_after_the_pictures() {
         let frames = [Image::solid(2, 2, [1, 2, 3]), Image::solid(2, 2, [4, 5, 6])];
         let file = encode(&frames, 6.0, &[("prompt", "{}")]).unwrap();
-        let find = |name: &[u8]| {
-            file.windows(name.len())
-                .rposition(|window| window == name)
-                .unwrap()
-        };
+        let find = |name: &[u8]| file.windows(name.len()).rposition(|window| window == name).unwrap();
         assert!(find(b"fdAT") < find(b"comfprompt\0{}"));
         assert!(find(b"comf") < find(b"IEND"));
         // 166 of 1000 seconds.

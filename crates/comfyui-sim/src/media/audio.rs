@@ -14,10 +14,7 @@ impl Audio {
     pub fn new(sample_rate: u32, channels: Vec<Vec<f32>>) -> Option<Self> {
         let length = channels.first()?.len();
         let fits = sample_rate > 0 && channels.iter().all(|channel| channel.len() == length);
-        fits.then_some(Self {
-            sample_rate,
-            channels,
-        })
+        fits.then_some(Self { sample_rate, channels })
     }
 
     /// Silence of a length in seconds.
@@ -28,19 +25,14 @@ impl Audio {
     /// A tone of a length in seconds, at half of full loudness, the same on every channel.
     pub fn sine(sample_rate: u32, channels: usize, seconds: f64, frequency: f64) -> Self {
         let step = std::f64::consts::TAU * frequency / f64::from(sample_rate.max(1));
-        Self::from_fn(sample_rate, channels, seconds, |index| {
-            (0.5 * (step * index as f64).sin()) as f32
-        })
+        Self::from_fn(sample_rate, channels, seconds, |index| (0.5 * (step * index as f64).sin()) as f32)
     }
 
     fn from_fn(sample_rate: u32, channels: usize, seconds: f64, sample: impl Fn(usize) -> f32) -> Self {
         let sample_rate = sample_rate.max(1);
         let length = (seconds.max(0.0) * f64::from(sample_rate)).round() as usize;
         let one: Vec<f32> = (0..length).map(sample).collect();
-        Self {
-            sample_rate,
-            channels: vec![one; channels.max(1)],
-        }
+        Self { sample_rate, channels: vec![one; channels.max(1)] }
     }
 
     /// Samples per second and channel.
@@ -70,14 +62,8 @@ impl Audio {
 
     /// The beginning, at most `length` samples per channel.
     pub fn first(&self, length: usize) -> Self {
-        let channels = self
-            .channels
-            .iter()
-            .map(|channel| channel[..length.min(channel.len())].to_vec());
-        Self {
-            sample_rate: self.sample_rate,
-            channels: channels.collect(),
-        }
+        let channels = self.channels.iter().map(|channel| channel[..length.min(channel.len())].to_vec());
+        Self { sample_rate: self.sample_rate, channels: channels.collect() }
     }
 
     /// All samples as 16 bit numbers, channel by channel within each moment.

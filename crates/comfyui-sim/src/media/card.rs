@@ -49,11 +49,7 @@ pub fn draw(card: &Card<'_>) -> Image {
         disc(&mut image, &mut random);
     }
     if let Some((done, total)) = card.step.filter(|(done, total)| done < total) {
-        noise(
-            &mut image,
-            130 - 130 * u64::from(done) / u64::from(total),
-            &mut random,
-        );
+        noise(&mut image, 130 - 130 * u64::from(done) / u64::from(total), &mut random);
     }
     write_texts(&mut image, card);
     image
@@ -77,16 +73,8 @@ fn write_texts(image: &mut Image, card: &Card<'_>) {
     let footer = footer(card, columns, height / 2 / line);
     let bar_top = height.saturating_sub(margin + bar);
     let footer_top = bar_top.saturating_sub(line * footer.len() as u32 + unit);
-    let title = if small {
-        String::new()
-    } else {
-        shorten(&font::plain(card.title), columns)
-    };
-    let header_height = if title.is_empty() {
-        0
-    } else {
-        2 * margin + font::GLYPH_HEIGHT * unit
-    };
+    let title = if small { String::new() } else { shorten(&font::plain(card.title), columns) };
+    let header_height = if title.is_empty() { 0 } else { 2 * margin + font::GLYPH_HEIGHT * unit };
 
     shade(image, 0, header_height);
     shade(image, footer_top.saturating_sub(margin), height);
@@ -97,18 +85,10 @@ fn write_texts(image: &mut Image, card: &Card<'_>) {
         text(image, end, top, unit, value, WHITE);
     }
     let (done, total) = card.step.unwrap_or((1, 1));
-    progress_bar(
-        image,
-        [margin, bar_top, width.saturating_sub(2 * margin), bar],
-        done,
-        total,
-    );
+    progress_bar(image, [margin, bar_top, width.saturating_sub(2 * margin), bar], done, total);
 
     let top = header_height + margin;
-    let room = [
-        width.saturating_sub(2 * margin),
-        footer_top.saturating_sub(top + margin),
-    ];
+    let room = [width.saturating_sub(2 * margin), footer_top.saturating_sub(top + margin)];
     prompt(image, margin, top, room, unit, &font::plain(card.prompt));
 }
 
@@ -118,12 +98,7 @@ fn footer(card: &Card<'_>, columns: usize, most: u32) -> Vec<(String, String)> {
     let step = card.step.map(|(done, total)| format!("{done}/{total}"));
     let facts = card.lines.iter().copied().chain([("seed", seed.as_str())]);
     let facts: Vec<_> = facts.chain(step.as_deref().map(|step| ("step", step))).collect();
-    let pad = facts
-        .iter()
-        .map(|(label, _)| label.chars().count())
-        .max()
-        .unwrap_or(0)
-        + 2;
+    let pad = facts.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0) + 2;
     let mut lines = Vec::new();
     for (label, value) in facts {
         let (label, value) = (font::plain(label), font::plain(value));
@@ -134,11 +109,7 @@ fn footer(card: &Card<'_>, columns: usize, most: u32) -> Vec<(String, String)> {
         } else if label == "seed" {
             // The seed tells two pictures apart, so it is the one fact that is never cut.
             let digits: Vec<char> = value.chars().collect();
-            lines.extend(
-                digits
-                    .chunks(columns)
-                    .map(|part| (String::new(), part.iter().collect())),
-            );
+            lines.extend(digits.chunks(columns).map(|part| (String::new(), part.iter().collect())));
         } else {
             lines.push((String::new(), shorten(&value, columns)));
         }
@@ -155,11 +126,7 @@ fn prompt(image: &mut Image, left: u32, top: u32, room: [u32; 2], unit: u32, pro
             lines.len() as u64 * u64::from(scale * font::LINE) <= u64::from(room[1]) + u64::from(2 * scale);
         (fits, lines)
     };
-    let longest = prompt
-        .split(' ')
-        .map(|word| word.chars().count())
-        .max()
-        .unwrap_or(0);
+    let longest = prompt.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
     for scale in (unit..=3 * unit).rev() {
         let (fits, lines) = layout(scale);
         if fits && longest <= columns(room[0], scale) {
@@ -197,10 +164,7 @@ fn shorten(text: &str, columns: usize) -> String {
         return text.to_owned();
     }
     let dots = if columns > 6 { "..." } else { "" };
-    text.chars()
-        .take(columns - dots.len())
-        .chain(dots.chars())
-        .collect()
+    text.chars().take(columns - dots.len()).chain(dots.chars()).collect()
 }
 
 fn wrap(text: &str, columns: usize) -> Vec<String> {
@@ -255,12 +219,7 @@ fn fill(image: &mut Image, area: [u32; 4], rgb: [u8; 3], weight: u32) {
 
 fn shade(image: &mut Image, top: u32, bottom: u32) {
     let width = image.width();
-    fill(
-        image,
-        [0, top, width, bottom.saturating_sub(top)],
-        [12, 14, 22],
-        150,
-    );
+    fill(image, [0, top, width, bottom.saturating_sub(top)], [12, 14, 22], 150);
 }
 
 fn progress_bar(image: &mut Image, area: [u32; 4], done: u32, total: u32) {
@@ -355,15 +314,7 @@ mod tests {
     use super::*;
 
     fn card(width: u32, height: u32, prompt: &'static str, seed: u64) -> Card<'static> {
-        Card {
-            width,
-            height,
-            title: "model",
-            lines: &[("cfg", "7.0")],
-            prompt,
-            seed,
-            step: Some((20, 20)),
-        }
+        Card { width, height, title: "model", lines: &[("cfg", "7.0")], prompt, seed, step: Some((20, 20)) }
     }
 
     #[test]
@@ -373,13 +324,7 @@ mod tests {
         assert_eq!(picture, draw(&card(128, 96, "a cat", 7)));
         assert_ne!(picture, draw(&card(128, 96, "a dog", 7)));
         assert_ne!(picture, draw(&card(128, 96, "a cat", 8)));
-        assert_ne!(
-            picture,
-            draw(&Card {
-                step: Some((3, 20)),
-                ..card(128, 96, "a cat", 7)
-            })
-        );
+        assert_ne!(picture, draw(&Card { step: Some((3, 20)), ..card(128, 96, "a cat", 7) }));
     }
 
     #[test]

@@ -25,11 +25,7 @@ pub fn any(bytes: &[u8]) -> Result<Image, DecodeError> {
 
 fn check_size(format: &'static str, width: u32, height: u32) -> Result<(), DecodeError> {
     if u64::from(width) * u64::from(height) > MAX_PIXELS {
-        return Err(DecodeError::TooLarge {
-            format,
-            width,
-            height,
-        });
+        return Err(DecodeError::TooLarge { format, width, height });
     }
     Ok(())
 }
@@ -50,10 +46,7 @@ fn jpeg(bytes: &[u8]) -> Result<Image, DecodeError> {
     let (width, height) = decoder.dimensions().unwrap_or((0, 0));
     let (width, height) = (width as u32, height as u32);
     check_size("JPEG", width, height)?;
-    fit(
-        "JPEG",
-        Image::from_rgb(width, height, decoder.decode().map_err(broken)?),
-    )
+    fit("JPEG", Image::from_rgb(width, height, decoder.decode().map_err(broken)?))
 }
 
 fn gif(bytes: &[u8]) -> Result<Image, DecodeError> {
@@ -91,25 +84,14 @@ fn webp(bytes: &[u8]) -> Result<Image, DecodeError> {
     if channels == 3 {
         return fit("WebP", Image::from_rgb(width, height, data));
     }
-    let rgb = data
-        .chunks_exact(4)
-        .flat_map(|rgba| [rgba[0], rgba[1], rgba[2]])
-        .collect();
+    let rgb = data.chunks_exact(4).flat_map(|rgba| [rgba[0], rgba[1], rgba[2]]).collect();
     let alpha = data.chunks_exact(4).map(|rgba| rgba[3]).collect();
-    fit(
-        "WebP",
-        Image::from_rgb(width, height, rgb).and_then(|image| image.with_alpha(alpha)),
-    )
+    fit("WebP", Image::from_rgb(width, height, rgb).and_then(|image| image.with_alpha(alpha)))
 }
 
 fn bmp(bytes: &[u8]) -> Result<Image, DecodeError> {
     let cut = || DecodeError::broken("BMP", "cut off");
-    let at = |start: usize| {
-        bytes
-            .get(start..start + 4)
-            .and_then(|four| four.try_into().ok())
-            .ok_or_else(cut)
-    };
+    let at = |start: usize| bytes.get(start..start + 4).and_then(|four| four.try_into().ok()).ok_or_else(cut);
     let number = |start: usize| at(start).map(u32::from_le_bytes);
     let (data, info) = (number(10)? as usize, number(14)? as usize);
     let (width, signed_height) = (number(18)?, at(22).map(i32::from_le_bytes)?);
@@ -118,10 +100,7 @@ fn bmp(bytes: &[u8]) -> Result<Image, DecodeError> {
     check_size("BMP", width, height)?;
     // Compression 3 names its bit masks; nearly always they are the usual ones of 32 bits.
     if info < 40 || !matches!((depth, compression), (8 | 24 | 32, 0) | (32, 3)) {
-        return Err(DecodeError::broken(
-            "BMP",
-            "only 8, 24 and 32 bits without compression are supported",
-        ));
+        return Err(DecodeError::broken("BMP", "only 8, 24 and 32 bits without compression are supported"));
     }
     let step = depth as usize / 8;
     let line = (width as usize * step).next_multiple_of(4);
@@ -129,15 +108,8 @@ fn bmp(bytes: &[u8]) -> Result<Image, DecodeError> {
     let mut pixels = Vec::with_capacity(width as usize * height as usize * 3);
     for row in 0..height as usize {
         // A positive height means that the last row comes first.
-        let row = if signed_height > 0 {
-            height as usize - 1 - row
-        } else {
-            row
-        };
-        let start = row
-            .checked_mul(line)
-            .and_then(|offset| offset.checked_add(data))
-            .ok_or_else(cut)?;
+        let row = if signed_height > 0 { height as usize - 1 - row } else { row };
+        let start = row.checked_mul(line).and_then(|offset| offset.checked_add(data)).ok_or_else(cut)?;
         let row = bytes.get(start..start + width as usize * step).ok_or_else(cut)?;
         for pixel in row.chunks_exact(step) {
             let bgr = match *pixel {
@@ -164,11 +136,7 @@ mod tests {
         let mut file = b"BM\0\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x02\0\0\0\x01\0\0\0\x01\0".to_vec();
         file.extend([depth, 0]);
         file.resize(0x36, 0);
-        file.extend(if depth == 24 {
-            vec![1, 2, 3, 4, 5, 6, 0, 0]
-        } else {
-            vec![1, 2, 3, 0, 4, 5, 6, 0]
-        });
+        file.extend(if depth == 24 { vec![1, 2, 3, 4, 5, 6, 0, 0] } else { vec![1, 2, 3, 0, 4, 5, 6, 0] });
         file
     }
 
@@ -186,22 +154,15 @@ mod tests {
         let from_jpeg = super::any(&jpeg::encode(&image, 90).unwrap()).unwrap();
         assert_eq!((from_jpeg.width(), from_jpeg.height()), (20, 10));
         for depth in [24, 32] {
-            assert_eq!(
-                super::any(&two_pixel_bmp(depth)).unwrap().pixels(),
-                [3, 2, 1, 6, 5, 4]
-            );
+            assert_eq!(super::any(&two_pixel_bmp(depth)).unwrap().pixels(), [3, 2, 1, 6, 5, 4]);
         }
     }
 
     #[test]
     fn other_files_and_broken_ones_are_errors() {
-        for text in [
-            &b""[..],
-            b"BM",
-            b"hello world, this is not a picture",
-            b"\xff\xd8\xff",
-            b"RIFF\0\0\0\0WEBPVP8L",
-        ] {
+        for text in
+            [&b""[..], b"BM", b"hello world, this is not a picture", b"\xff\xd8\xff", b"RIFF\0\0\0\0WEBPVP8L"]
+        {
             assert!(super::any(text).is_err(), "{text:?}");
         }
         let image = Image::solid(200, 100, [255, 0, 9]);

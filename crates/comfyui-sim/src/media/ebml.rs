@@ -43,8 +43,7 @@ impl Elements {
     /// Ids carry the mark of their length in themselves.
     fn id(&mut self, id: u32) {
         let bytes = id.to_be_bytes();
-        self.0
-            .extend_from_slice(&bytes[id.leading_zeros() as usize / 8..]);
+        self.0.extend_from_slice(&bytes[id.leading_zeros() as usize / 8..]);
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {

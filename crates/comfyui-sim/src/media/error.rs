@@ -57,10 +57,7 @@ pub enum EncodeError {
 
 impl EncodeError {
     pub(super) fn failed(format: &'static str, reason: impl ToString) -> Self {
-        Self::Failed {
-            format,
-            reason: reason.to_string(),
-        }
+        Self::Failed { format, reason: reason.to_string() }
     }
 }
 
@@ -92,9 +89,6 @@ pub enum DecodeError {
 
 impl DecodeError {
     pub(super) fn broken(format: &'static str, reason: impl ToString) -> Self {
-        Self::Broken {
-            format,
-            reason: reason.to_string(),
-        }
+        Self::Broken { format, reason: reason.to_string() }
     }
 }

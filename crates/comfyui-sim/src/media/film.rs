@@ -22,12 +22,7 @@ impl<'a> Film<'a> {
         let first = frames.first().ok_or(EncodeError::NoFrames)?;
         let (width, height) = (first.width(), first.height());
         if width > limit || height > limit {
-            return Err(EncodeError::TooLarge {
-                format,
-                width,
-                height,
-                limit,
-            });
+            return Err(EncodeError::TooLarge { format, width, height, limit });
         }
         let differs = |frame: &Image| (frame.width(), frame.height()) != (width, height);
         if let Some(index) = frames.iter().position(differs) {
@@ -42,12 +37,7 @@ impl<'a> Film<'a> {
         if !(0.001..=1000.0).contains(&fps) {
             return Err(EncodeError::FrameRate(fps.to_string()));
         }
-        Ok(Self {
-            frames,
-            width,
-            height,
-            fps,
-        })
+        Ok(Self { frames, width, height, fps })
     }
 
     /// How long one frame stays, in whole milliseconds rounded down, as Pillow is told by ComfyUI.
@@ -74,13 +64,7 @@ mod tests {
         let large = Film::new(&frames, 1.0, "x", 3).unwrap_err();
         assert_eq!(large.to_string(), "4x4 is too large for x, which ends at 3");
         for fps in [0.0, -1.0, f64::NAN, f64::INFINITY, 1001.0] {
-            assert!(
-                matches!(
-                    Film::new(&frames[..1], fps, "x", 9),
-                    Err(EncodeError::FrameRate(_))
-                ),
-                "{fps}"
-            );
+            assert!(matches!(Film::new(&frames[..1], fps, "x", 9), Err(EncodeError::FrameRate(_))), "{fps}");
         }
     }
 
@@ -88,10 +72,7 @@ mod tests {
     fn rounding_does_not_add_up() {
         let frames = vec![Image::solid(1, 1, [0; 3]); 2];
         let film = Film::new(&frames, 30.0, "x", 9).unwrap();
-        assert_eq!(
-            [0, 1, 2, 3, 30].map(|index| film.start(index, 100)),
-            [0, 3, 7, 10, 100]
-        );
+        assert_eq!([0, 1, 2, 3, 30].map(|index| film.start(index, 100)), [0, 3, 7, 10, 100]);
         assert_eq!(film.milliseconds(), 33);
     }
 }

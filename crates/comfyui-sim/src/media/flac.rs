@@ -35,15 +35,10 @@ impl Stream {
     pub(super) fn new(audio: &Audio) -> Result<Self, EncodeError> {
         let (channels, sample_rate) = (audio.channels().len(), audio.sample_rate());
         if channels > 8 || sample_rate >= 1 << 20 {
-            return Err(EncodeError::Audio {
-                format: "FLAC",
-                channels,
-                sample_rate,
-            });
+            return Err(EncodeError::Audio { format: "FLAC", channels, sample_rate });
         }
-        let frames: Vec<Vec<u8>> = (0..audio.len().div_ceil(BLOCK))
-            .map(|number| frame(audio, number))
-            .collect();
+        let frames: Vec<Vec<u8>> =
+            (0..audio.len().div_ceil(BLOCK)).map(|number| frame(audio, number)).collect();
         let info = stream_info(audio, &frames);
         Ok(Self { info, frames })
     }
@@ -95,10 +90,8 @@ fn frame(audio: &Audio, number: usize) -> Vec<u8> {
     bits.put(rate, rate_bits);
     bits.put(u32::from(crc8(bits.whole())), 8);
     for channel in audio.channels() {
-        let samples: Vec<i32> = channel[start..start + length]
-            .iter()
-            .map(|&value| i32::from(to_i16(value)))
-            .collect();
+        let samples: Vec<i32> =
+            channel[start..start + length].iter().map(|&value| i32::from(to_i16(value))).collect();
         subframe(&mut bits, &samples);
     }
     bits.align();
@@ -111,9 +104,8 @@ fn frame(audio: &Audio, number: usize) -> Vec<u8> {
 ///
 /// The decoder could be sent to STREAMINFO, but then ffmpeg reports a rate of 0.
 fn rate_code(rate: u32) -> (u32, u32, u32) {
-    const NAMED: [u32; 11] = [
-        88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000,
-    ];
+    const NAMED: [u32; 11] =
+        [88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000];
     match (1..).zip(NAMED).find(|(_, named)| *named == rate) {
         Some((code, _)) => (code, 0, 0),
         None if rate < 1 << 16 => (13, rate, 16),
@@ -151,24 +143,15 @@ fn subframe(bits: &mut BitWriter, samples: &[i32]) {
     let size = if cut { PARTITION } else { samples.len() };
     // The first part is shorter by the samples that are written as they are.
     let head = size - order;
-    let parts: Vec<&[i32]> = [&residuals[..head]]
-        .into_iter()
-        .chain(residuals[head..].chunks(size))
-        .collect();
+    let parts: Vec<&[i32]> = [&residuals[..head]].into_iter().chain(residuals[head..].chunks(size)).collect();
     let rice: Vec<u32> = parts.iter().map(|part| rice_parameter(part)).collect();
-    let cost: u64 = parts
-        .iter()
-        .zip(&rice)
-        .map(|(part, &rice)| rice_cost(part, rice))
-        .sum();
+    let cost: u64 = parts.iter().zip(&rice).map(|(part, &rice)| rice_cost(part, rice)).sum();
     if cost + 16 * order as u64 >= 16 * samples.len() as u64 {
         bits.put(0b0000_0010, 8);
         return samples.iter().for_each(|&sample| bits.put(sample as u32, 16));
     }
     bits.put(0b0001_0000 | (order as u32) << 1, 8);
-    samples[..order]
-        .iter()
-        .for_each(|&sample| bits.put(sample as u32, 16));
+    samples[..order].iter().for_each(|&sample| bits.put(sample as u32, 16));
     bits.put(0, 2);
     bits.put(parts.len().trailing_zeros(), 4);
     for (part, rice) in parts.into_iter().zip(rice) {
@@ -185,12 +168,7 @@ fn subframe(bits: &mut BitWriter, samples: &[i32]) {
 
 /// The order of the difference whose values are smallest, and these values.
 fn best_prediction(samples: &[i32]) -> (usize, Vec<i32>) {
-    let size = |values: &[i32]| {
-        values
-            .iter()
-            .map(|value| u64::from(value.unsigned_abs()))
-            .sum::<u64>()
-    };
+    let size = |values: &[i32]| values.iter().map(|value| u64::from(value.unsigned_abs())).sum::<u64>();
     let mut best = (0, samples.to_vec());
     let mut differences = samples.to_vec();
     for order in 1..=4.min(samples.len() - 1) {
@@ -214,28 +192,17 @@ fn rice_parameter(part: &[i32]) -> u32 {
 }
 
 fn rice_cost(part: &[i32], rice: u32) -> u64 {
-    part.iter()
-        .map(|&value| u64::from((fold(value) >> rice) + 1 + rice))
-        .sum::<u64>()
-        + 4
+    part.iter().map(|&value| u64::from((fold(value) >> rice) + 1 + rice)).sum::<u64>() + 4
 }
 
 fn crc8(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |crc, byte| {
-        (0..8).fold(crc ^ byte, |crc, _| {
-            if crc & 0x80 == 0 {
-                crc << 1
-            } else {
-                (crc << 1) ^ 0x07
-            }
-        })
+        (0..8).fold(crc ^ byte, |crc, _| if crc & 0x80 == 0 { crc << 1 } else { (crc << 1) ^ 0x07 })
     })
 }
 
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]
-    })
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 const CRC16: [u16; 256] = {
@@ -245,11 +212,7 @@ const CRC16: [u16; 256] = {
         let mut crc = (index as u16) << 8;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc & 0x8000 == 0 {
-                crc << 1
-            } else {
-                (crc << 1) ^ 0x8005
-            };
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x8005 };
             bit += 1;
         }
         table[index] = crc;

@@ -75,11 +75,7 @@ const ART: [&str; 54] = [
 
 /// Whether a glyph has ink at a place.
 pub(super) fn ink(character: char, x: u32, y: u32) -> bool {
-    let code = u32::from(if (' '..=BOX).contains(&character) {
-        character
-    } else {
-        BOX
-    }) - u32::from(' ');
+    let code = u32::from(if (' '..=BOX).contains(&character) { character } else { BOX }) - u32::from(' ');
     let (band, column) = (code / PER_BAND, code % PER_BAND);
     let row = ART.get((band * GLYPH_HEIGHT + y) as usize);
     x < GLYPH_WIDTH
@@ -127,9 +123,7 @@ mod tests {
     #[test]
     fn every_printable_character_has_its_own_glyph() {
         let picture = |c: char| -> Vec<bool> {
-            (0..GLYPH_HEIGHT)
-                .flat_map(|y| (0..GLYPH_WIDTH).map(move |x| ink(c, x, y)))
-                .collect()
+            (0..GLYPH_HEIGHT).flat_map(|y| (0..GLYPH_WIDTH).map(move |x| ink(c, x, y))).collect()
         };
         let mut seen = std::collections::HashMap::new();
         for code in b' '..=b'\x7f' {

@@ -25,13 +25,7 @@ fn write(film: &Film<'_>) -> Result<Vec<u8>, ::gif::EncodingError> {
         // Players take less than two hundredths for a mistake and show such frames much longer.
         let delay = delay.clamp(2, u64::from(u16::MAX)) as u16;
         let buffer = indices(image, &shares).into();
-        encoder.write_frame(&::gif::Frame {
-            width,
-            height,
-            delay,
-            buffer,
-            ..::gif::Frame::default()
-        })?;
+        encoder.write_frame(&::gif::Frame { width, height, delay, buffer, ..::gif::Frame::default() })?;
     }
     encoder.into_inner()
 }
@@ -94,19 +88,10 @@ mod tests {
         assert_eq!(palette.len(), 3 * 252);
         for rgb in [[0, 0, 0], [255, 255, 255], [255, 0, 0], [51, 85, 204]] {
             let index = indices(&Image::solid(4, 4, rgb), &Shares::new());
-            assert!(
-                index
-                    .iter()
-                    .all(|&index| palette[3 * usize::from(index)..][..3] == rgb),
-                "{rgb:?}"
-            );
+            assert!(index.iter().all(|&index| palette[3 * usize::from(index)..][..3] == rgb), "{rgb:?}");
         }
         let mixed = indices(&Image::solid(4, 4, [25; 3]), &Shares::new());
-        let mean = mixed
-            .iter()
-            .map(|&index| u32::from(palette[3 * usize::from(index)]))
-            .sum::<u32>()
-            / 16;
+        let mean = mixed.iter().map(|&index| u32::from(palette[3 * usize::from(index)])).sum::<u32>() / 16;
         assert!((22..=28).contains(&mean), "{mean}");
     }
 

@@ -48,10 +48,7 @@ fn buffer() -> Vec<u8> {
             buffer.extend(place.to_le_bytes());
         }
     }
-    TRIANGLES
-        .as_flattened()
-        .iter()
-        .for_each(|index| buffer.extend(index.to_le_bytes()));
+    TRIANGLES.as_flattened().iter().for_each(|index| buffer.extend(index.to_le_bytes()));
     buffer
 }
 
@@ -63,10 +60,8 @@ fn description(metadata: &[(&str, &str)], length: usize) -> Value {
     const TRIANGLE_LIST: u32 = 4;
     let mut asset = json!({"version": "2.0", "generator": tags::VENDOR});
     if !metadata.is_empty() {
-        let extras: Map<String, Value> = metadata
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), Value::from(*value)))
-            .collect();
+        let extras: Map<String, Value> =
+            metadata.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
         asset["extras"] = Value::Object(extras);
     }
     json!({
@@ -119,11 +114,7 @@ mod tests {
             let [a, b, c] = triangle.map(corner);
             let edge = |from: [i32; 3], to: [i32; 3]| [0, 1, 2].map(|axis| to[axis] - from[axis]);
             let (u, v) = (edge(a, b), edge(a, c));
-            let normal = [
-                u[1] * v[2] - u[2] * v[1],
-                u[2] * v[0] - u[0] * v[2],
-                u[0] * v[1] - u[1] * v[0],
-            ];
+            let normal = [u[1] * v[2] - u[2] * v[1], u[2] * v[0] - u[0] * v[2], u[0] * v[1] - u[1] * v[0]];
             let outwards: i32 = normal
                 .iter()
                 .zip([0, 1, 2].map(|axis| a[axis] + b[axis] + c[axis]))

@@ -47,10 +47,7 @@ impl Encoder {
         self.slice_header(&mut bits, key);
         macroblocks(&mut bits, &planes, previous.as_ref());
         self.previous = Some(planes);
-        Frame {
-            nal: close(bits),
-            key,
-        }
+        Frame { nal: close(bits), key }
     }
 
     fn slice_header(&self, bits: &mut BitWriter, key: bool) {
@@ -182,14 +179,7 @@ fn unsigned(bits: &mut BitWriter, value: u32) {
 
 /// A signed number in Exp-Golomb code.
 fn signed(bits: &mut BitWriter, value: i32) {
-    unsigned(
-        bits,
-        if value > 0 {
-            2 * value as u32 - 1
-        } else {
-            2 * value.unsigned_abs()
-        },
-    );
+    unsigned(bits, if value > 0 { 2 * value as u32 - 1 } else { 2 * value.unsigned_abs() });
 }
 
 /// Ends a NAL unit, and marks every place inside that looks like the start of the next.
@@ -242,9 +232,7 @@ mod tests {
         image.set_pixel(30, 30, [200; 3]);
         let changed = encoder.frame(Planes::new(&image));
         assert!((384..400).contains(&changed.nal.len()), "{}", changed.nal.len());
-        let keys = (0..100)
-            .filter(|_| encoder.frame(Planes::new(&image)).key)
-            .count();
+        let keys = (0..100).filter(|_| encoder.frame(Planes::new(&image)).key).count();
         assert_eq!(keys, 2);
     }
 }

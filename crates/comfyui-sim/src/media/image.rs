@@ -37,11 +37,7 @@ pub enum Scaling {
 impl Scaling {
     /// The method that ComfyUI calls `name`. Its bicubic, area and lanczos are approximated by bilinear.
     pub fn from_name(name: &str) -> Self {
-        if name.starts_with("nearest") {
-            Self::NearestExact
-        } else {
-            Self::Bilinear
-        }
+        if name.starts_with("nearest") { Self::NearestExact } else { Self::Bilinear }
     }
 }
 
@@ -50,40 +46,23 @@ impl Image {
     pub fn solid(width: u32, height: u32, rgb: [u8; 3]) -> Self {
         let (width, height) = (width.max(1), height.max(1));
         let pixels = rgb.repeat(area(width, height));
-        Self {
-            width,
-            height,
-            pixels,
-            alpha: None,
-        }
+        Self { width, height, pixels, alpha: None }
     }
 
     /// A picture from its pixels, row by row, three bytes each. `None` if their number does not fit the size.
     pub fn from_rgb(width: u32, height: u32, pixels: Vec<u8>) -> Option<Self> {
         let fits = width > 0 && height > 0 && area(width, height).checked_mul(3) == Some(pixels.len());
-        fits.then_some(Self {
-            width,
-            height,
-            pixels,
-            alpha: None,
-        })
+        fits.then_some(Self { width, height, pixels, alpha: None })
     }
 
     /// A grey picture from one byte per pixel. `None` if their number does not fit the size.
     pub fn from_grey(width: u32, height: u32, values: &[u8]) -> Option<Self> {
-        Self::from_rgb(
-            width,
-            height,
-            values.iter().flat_map(|&value| [value; 3]).collect(),
-        )
+        Self::from_rgb(width, height, values.iter().flat_map(|&value| [value; 3]).collect())
     }
 
     /// The same picture with this alpha channel, one byte per pixel. `None` if their number does not fit.
     pub fn with_alpha(self, alpha: Vec<u8>) -> Option<Self> {
-        (alpha.len() == area(self.width, self.height)).then_some(Self {
-            alpha: Some(alpha),
-            ..self
-        })
+        (alpha.len() == area(self.width, self.height)).then_some(Self { alpha: Some(alpha), ..self })
     }
 
     /// The same picture without its alpha channel.
@@ -141,11 +120,7 @@ impl Image {
     /// The negative. Alpha stays as it is.
     pub fn invert(&self) -> Self {
         let pixels = self.pixels.iter().map(|value| 255 - value).collect();
-        Self {
-            pixels,
-            alpha: self.alpha.clone(),
-            ..*self
-        }
+        Self { pixels, alpha: self.alpha.clone(), ..*self }
     }
 
     /// One channel as a grey picture.
@@ -159,23 +134,11 @@ impl Image {
                     Some(alpha) => alpha.iter().flat_map(|&value| [value; 3]).collect(),
                     None => vec![255; self.pixels.len()],
                 };
-                return Self {
-                    pixels,
-                    alpha: None,
-                    ..*self
-                };
+                return Self { pixels, alpha: None, ..*self };
             }
         };
-        let pixels = self
-            .pixels
-            .chunks_exact(3)
-            .flat_map(|rgb| [rgb[offset]; 3])
-            .collect();
-        Self {
-            pixels,
-            alpha: None,
-            ..*self
-        }
+        let pixels = self.pixels.chunks_exact(3).flat_map(|rgb| [rgb[offset]; 3]).collect();
+        Self { pixels, alpha: None, ..*self }
     }
 
     /// The same picture in another size. A side of 0 counts as 1.
@@ -186,46 +149,29 @@ impl Image {
         }
         let from = (self.width, self.height);
         let pixels = scale_plane(&self.pixels, 3, from, (width, height), method);
-        let alpha = self
-            .alpha
-            .as_ref()
-            .map(|alpha| scale_plane(alpha, 1, from, (width, height), method));
-        Self {
-            width,
-            height,
-            pixels,
-            alpha,
-        }
+        let alpha = self.alpha.as_ref().map(|alpha| scale_plane(alpha, 1, from, (width, height), method));
+        Self { width, height, pixels, alpha }
     }
 
     /// The largest middle part with the proportions of `width` to `height`, as ComfyUI's `crop: center` cuts it
     /// before scaling.
     pub fn crop_center(&self, width: u32, height: u32) -> Self {
         let (have_w, have_h) = (f64::from(self.width), f64::from(self.height));
-        let (old, new) = (
-            have_w / have_h,
-            f64::from(width.max(1)) / f64::from(height.max(1)),
-        );
+        let (old, new) = (have_w / have_h, f64::from(width.max(1)) / f64::from(height.max(1)));
         let (mut left, mut top) = (0, 0);
         if old > new {
             left = ((have_w - have_w * (new / old)) / 2.0).round() as u32;
         } else if old < new {
             top = ((have_h - have_h * (old / new)) / 2.0).round() as u32;
         }
-        let (width, height) = (
-            self.width.saturating_sub(2 * left),
-            self.height.saturating_sub(2 * top),
-        );
+        let (width, height) = (self.width.saturating_sub(2 * left), self.height.saturating_sub(2 * top));
         self.crop(left, top, width, height)
     }
 
     /// A part of the picture, clipped to what is there and at least one pixel large.
     pub fn crop(&self, left: u32, top: u32, width: u32, height: u32) -> Self {
         let (left, top) = (left.min(self.width - 1), top.min(self.height - 1));
-        let (width, height) = (
-            width.clamp(1, self.width - left),
-            height.clamp(1, self.height - top),
-        );
+        let (width, height) = (width.clamp(1, self.width - left), height.clamp(1, self.height - top));
         let cut = |plane: &[u8], channels: usize| {
             let mut out = Vec::with_capacity(area(width, height) * channels);
             for y in top..top + height {
@@ -234,16 +180,8 @@ impl Image {
             }
             out
         };
-        let (pixels, alpha) = (
-            cut(&self.pixels, 3),
-            self.alpha.as_ref().map(|alpha| cut(alpha, 1)),
-        );
-        Self {
-            width,
-            height,
-            pixels,
-            alpha,
-        }
+        let (pixels, alpha) = (cut(&self.pixels, 3), self.alpha.as_ref().map(|alpha| cut(alpha, 1)));
+        Self { width, height, pixels, alpha }
     }
 }
 
@@ -267,21 +205,13 @@ fn sources(from: u32, to: u32, method: Scaling) -> Vec<Source> {
             match method {
                 Scaling::NearestExact => {
                     let first = (centre as usize).min(last);
-                    Source {
-                        first,
-                        second: first,
-                        weight: 0,
-                    }
+                    Source { first, second: first, weight: 0 }
                 }
                 Scaling::Bilinear => {
                     let place = (centre - 0.5).max(0.0);
                     let first = (place as usize).min(last);
                     let weight = ((place - first as f64) * 256.0).round() as u32;
-                    Source {
-                        first,
-                        second: (first + 1).min(last),
-                        weight: weight.min(256),
-                    }
+                    Source { first, second: (first + 1).min(last), weight: weight.min(256) }
                 }
             }
         })
@@ -297,10 +227,7 @@ fn scale_plane(plane: &[u8], channels: usize, from: (u32, u32), to: (u32, u32), 
         let (upper, lower) = (&plane[row.first * stride..], &plane[row.second * stride..]);
         for column in &columns {
             for channel in 0..channels {
-                let (left, right) = (
-                    column.first * channels + channel,
-                    column.second * channels + channel,
-                );
+                let (left, right) = (column.first * channels + channel, column.second * channels + channel);
                 let mix = |line: &[u8]| {
                     u32::from(line[left]) * (256 - column.weight) + u32::from(line[right]) * column.weight
                 };
@@ -333,14 +260,9 @@ mod tests {
         let old = grey(2, &[0, 200]);
         assert_eq!(old.scale(4, 1, Scaling::NearestExact), grey(4, &[0, 0, 200, 200]));
         assert_eq!(old.scale(4, 1, Scaling::Bilinear), grey(4, &[0, 50, 150, 200]));
-        assert_eq!(
-            grey(4, &[0, 10, 20, 30]).scale(2, 1, Scaling::NearestExact),
-            grey(2, &[10, 30])
-        );
-        let alpha = Image::solid(2, 1, [9; 3])
-            .with_alpha(vec![0, 100])
-            .unwrap()
-            .scale(4, 2, Scaling::Bilinear);
+        assert_eq!(grey(4, &[0, 10, 20, 30]).scale(2, 1, Scaling::NearestExact), grey(2, &[10, 30]));
+        let alpha =
+            Image::solid(2, 1, [9; 3]).with_alpha(vec![0, 100]).unwrap().scale(4, 2, Scaling::Bilinear);
         assert_eq!(alpha.alpha(), Some(&[0, 25, 75, 100, 0, 25, 75, 100][..]));
     }
 
@@ -359,10 +281,7 @@ mod tests {
         let image = Image::solid(1, 1, [1, 2, 3]).with_alpha(vec![4]).unwrap();
         assert_eq!(image.channel(Channel::Green).pixels(), [2; 3]);
         assert_eq!(image.channel(Channel::Alpha).pixels(), [4; 3]);
-        assert_eq!(
-            image.clone().without_alpha().channel(Channel::Alpha).pixels(),
-            [255; 3]
-        );
+        assert_eq!(image.clone().without_alpha().channel(Channel::Alpha).pixels(), [255; 3]);
         assert_eq!(image.invert().pixels(), [254, 253, 252]);
         assert_eq!(image.invert().alpha(), Some(&[4][..]));
     }

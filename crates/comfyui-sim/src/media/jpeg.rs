@@ -9,12 +9,7 @@ const LIMIT: u32 = 65_535;
 pub fn encode(image: &Image, quality: u8) -> Result<Vec<u8>, EncodeError> {
     let (width, height) = (image.width(), image.height());
     if width > LIMIT || height > LIMIT {
-        return Err(EncodeError::TooLarge {
-            format: "JPEG",
-            width,
-            height,
-            limit: LIMIT,
-        });
+        return Err(EncodeError::TooLarge { format: "JPEG", width, height, limit: LIMIT });
     }
     let tables = [scaled(&LUMA_QUANTA, quality), scaled(&CHROMA_QUANTA, quality)];
     let mut out = header(width as u16, height as u16, &tables);
@@ -53,11 +48,7 @@ fn header(width: u16, height: u16, tables: &[[u8; 64]; 2]) -> Vec<u8> {
 /// A quantisation table as libjpeg scales it to a quality.
 fn scaled(table: &[u8; 64], quality: u8) -> [u8; 64] {
     let quality = u32::from(quality.clamp(1, 100));
-    let percent = if quality < 50 {
-        5000 / quality
-    } else {
-        200 - 2 * quality
-    };
+    let percent = if quality < 50 { 5000 / quality } else { 200 - 2 * quality };
     table.map(|quantum| ((u32::from(quantum) * percent + 50) / 100).clamp(1, 255) as u8)
 }
 
@@ -107,12 +98,7 @@ impl Scan {
             })
         });
         let codes = HUFFMAN.map(|(counts, values)| huffman_codes(counts, values));
-        Self {
-            bits: BitWriter::default(),
-            codes,
-            factors,
-            last_mean: [0; 3],
-        }
+        Self { bits: BitWriter::default(), codes, factors, last_mean: [0; 3] }
     }
 
     fn unit(&mut self, unit: &Unit) {
@@ -229,16 +215,8 @@ fn transform_line(block: &mut [f32; 64], start: usize, step: usize) {
 }
 
 /// By how much `transform` leaves each row and column too large.
-const AAN_SCALES: [f32; 8] = [
-    1.0,
-    1.387_039_9,
-    1.306_563,
-    1.175_875_6,
-    1.0,
-    0.785_694_96,
-    0.541_196_1,
-    0.275_899_38,
-];
+const AAN_SCALES: [f32; 8] =
+    [1.0, 1.387_039_9, 1.306_563, 1.175_875_6, 1.0, 0.785_694_96, 0.541_196_1, 0.275_899_38];
 
 const ZIGZAG: [u8; 64] = [
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7,
@@ -260,10 +238,7 @@ const CHROMA_QUANTA: [u8; 64] = [
 
 /// How many codes of each length, and what they mean: means and the rest of brightness, then of colour.
 const HUFFMAN: [(&[u8; 16], &[u8]); 4] = [
-    (
-        &[0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0],
-        &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
-    ),
+    (&[0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
     (
         &[0, 2, 1, 3, 3, 2, 4, 3, 5, 5, 4, 4, 0, 0, 1, 0x7d],
         &[
@@ -280,10 +255,7 @@ const HUFFMAN: [(&[u8; 16], &[u8]); 4] = [
             0xf9, 0xfa,
         ],
     ),
-    (
-        &[0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0],
-        &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11],
-    ),
+    (&[0, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
     (
         &[0, 2, 1, 2, 4, 4, 3, 4, 7, 5, 4, 4, 0, 1, 2, 0x77],
         &[
@@ -310,24 +282,13 @@ mod tests {
     #[test]
     fn the_picture_comes_back_nearly_the_same() {
         let prompt = "a lighthouse in a storm";
-        let card = Card {
-            width: 101,
-            height: 83,
-            title: "t",
-            lines: &[],
-            prompt,
-            seed: 3,
-            step: Some((1, 20)),
-        };
+        let card =
+            Card { width: 101, height: 83, title: "t", lines: &[], prompt, seed: 3, step: Some((1, 20)) };
         let image = card::draw(&card);
         let mean_error = |quality| {
             let decoded = decode::any(&encode(&image, quality).unwrap()).unwrap();
             assert_eq!((decoded.width(), decoded.height()), (101, 83));
-            let errors = decoded
-                .pixels()
-                .iter()
-                .zip(image.pixels())
-                .map(|(a, b)| u64::from(a.abs_diff(*b)));
+            let errors = decoded.pixels().iter().zip(image.pixels()).map(|(a, b)| u64::from(a.abs_diff(*b)));
             errors.sum::<u64>() as f64 / image.pixels().len() as f64
         };
         assert!(mean_error(95) < 10.0, "{}", mean_error(95));

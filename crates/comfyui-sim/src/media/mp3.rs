@@ -50,13 +50,8 @@ struct Layout {
 
 impl Layout {
     fn new(audio: &Audio) -> Self {
-        const RATES: [u32; 9] = [
-            8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000,
-        ];
-        let sample_rate = RATES
-            .into_iter()
-            .find(|&rate| rate >= audio.sample_rate())
-            .unwrap_or(48_000);
+        const RATES: [u32; 9] = [8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000];
+        let sample_rate = RATES.into_iter().find(|&rate| rate >= audio.sample_rate()).unwrap_or(48_000);
         let (second_byte, family) = match sample_rate {
             32_000.. => (0xfb, 1),
             16_000.. => (0xf3, 2),
@@ -146,17 +141,11 @@ mod tests {
 
     #[test]
     fn every_sample_rate_gets_frames_of_its_bit_rate() {
-        for rate in [
-            8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000,
-        ] {
+        for rate in [8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000] {
             for channels in [1, 2] {
                 let file = encode(&Audio::silence(rate, channels, 10.0), &[]).unwrap();
                 let bytes = f64::from(KILOBITS) * 1000.0 / 8.0 * 10.0;
-                assert!(
-                    (file.len() as f64 - bytes).abs() < 2000.0,
-                    "{rate} Hz: {}",
-                    file.len()
-                );
+                assert!((file.len() as f64 - bytes).abs() < 2000.0, "{rate} Hz: {}", file.len());
             }
         }
     }
@@ -164,13 +153,7 @@ mod tests {
     #[test]
     fn metadata_stand_in_front() {
         let file = encode(&Audio::silence(44_100, 1, 0.1), &[("prompt", "{\"ü\": 1}")]).unwrap();
-        assert_eq!(
-            file[..10],
-            [b'I', b'D', b'3', 4, 0, 0, 0, 0, 0, 10 + 17 + 10 + 12]
-        );
-        assert!(
-            file.windows(17)
-                .any(|window| window == "\u{3}prompt\0{\"ü\": 1}".as_bytes())
-        );
+        assert_eq!(file[..10], [b'I', b'D', b'3', 4, 0, 0, 0, 0, 0, 10 + 17 + 10 + 12]);
+        assert!(file.windows(17).any(|window| window == "\u{3}prompt\0{\"ü\": 1}".as_bytes()));
     }
 }

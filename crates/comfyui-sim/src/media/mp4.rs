@@ -28,9 +28,7 @@ pub fn encode(
     metadata: &[(&str, &str)],
 ) -> Result<Vec<u8>, EncodeError> {
     let film = Film::new(frames, fps, "MP4", LIMIT)?;
-    let audio = audio
-        .filter(|audio| !audio.is_empty())
-        .map(|audio| cut(audio, &film));
+    let audio = audio.filter(|audio| !audio.is_empty()).map(|audio| cut(audio, &film));
     let sound = audio.as_ref().map(flac::Stream::new).transpose()?;
 
     let mut out = Boxes::default();
@@ -39,18 +37,9 @@ pub fn encode(
     out.put(b"free", |_| ());
     let mdat = out.len();
     out.bytes(b"\0\0\0\0mdat");
-    let video = Track {
-        timescale: (fps * 1000.0).round() as u32,
-        ..Track::default()
-    };
+    let video = Track { timescale: (fps * 1000.0).round() as u32, ..Track::default() };
     let sound_scale = audio.as_ref().map_or(1, Audio::sample_rate);
-    let mut tracks = Tracks {
-        video,
-        sound: Track {
-            timescale: sound_scale,
-            ..Track::default()
-        },
-    };
+    let mut tracks = Tracks { video, sound: Track { timescale: sound_scale, ..Track::default() } };
     tracks.write(&mut out, &film, audio.as_ref(), sound.as_ref());
     out.close_large(mdat);
 
@@ -61,10 +50,7 @@ pub fn encode(
             out,
             &tracks.video,
             b"vide",
-            &Kind::Video {
-                width: even(film.width),
-                height: even(film.height),
-            },
+            &Kind::Video { width: even(film.width), height: even(film.height) },
         );
         if let (Some(audio), Some(stream)) = (&audio, &sound) {
             track(out, &tracks.sound, b"soun", &Kind::Sound { audio, stream });
@@ -159,14 +145,8 @@ impl Tracks {
 }
 
 enum Kind<'a> {
-    Video {
-        width: u32,
-        height: u32,
-    },
-    Sound {
-        audio: &'a Audio,
-        stream: &'a flac::Stream,
-    },
+    Video { width: u32, height: u32 },
+    Sound { audio: &'a Audio, stream: &'a flac::Stream },
 }
 
 /// No turning, no scaling.
@@ -270,11 +250,7 @@ fn sample_tables(out: &mut Boxes, track: &Track, kind: &Kind<'_>) {
         out.u32s(&[0, track.samples.len() as u32]);
         track.samples.iter().for_each(|(size, _)| out.u32s(&[*size]));
     });
-    if track
-        .chunks
-        .iter()
-        .all(|(place, _)| u32::try_from(*place).is_ok())
-    {
+    if track.chunks.iter().all(|(place, _)| u32::try_from(*place).is_ok()) {
         let places: Vec<[u32; 1]> = track.chunks.iter().map(|(place, _)| [*place as u32]).collect();
         out.put(b"stco", |out| table(out, &places));
     } else {
@@ -307,18 +283,7 @@ fn runs(values: impl Iterator<Item = u32>) -> Vec<[u32; 2]> {
 
 fn video_entry(out: &mut Boxes, width: u32, height: u32) {
     out.put(b"avc1", |out| {
-        out.u32s(&[
-            0,
-            1,
-            0,
-            0,
-            0,
-            0,
-            (width << 16) | height,
-            0x0048_0000,
-            0x0048_0000,
-            0,
-        ]);
+        out.u32s(&[0, 1, 0, 0, 0, 0, (width << 16) | height, 0x0048_0000, 0x0048_0000, 0]);
         // One frame per sample, a name of 32 bytes, 24 bits of colour.
         out.bytes(&[0, 1]);
         out.bytes(&[0; 32]);
@@ -328,10 +293,7 @@ fn video_entry(out: &mut Boxes, width: u32, height: u32) {
             out.bytes(&h264::profile(width, height));
             // Lengths of four bytes; one parameter set of each kind.
             out.bytes(&[0xff, 0xe1]);
-            let (sequence, picture) = (
-                h264::sequence_parameters(width, height),
-                h264::picture_parameters(),
-            );
+            let (sequence, picture) = (h264::sequence_parameters(width, height), h264::picture_parameters());
             out.bytes(&(sequence.len() as u16).to_be_bytes());
             out.bytes(&sequence);
             out.bytes(&[1]);
@@ -407,10 +369,7 @@ mod tests {
         let frames = vec![Image::solid(33, 17, [1, 2, 3]); 3];
         let audio = Audio::sine(8000, 1, 9.0, 440.0);
         let once = encode(&frames, 24.0, Some(&audio), &[("prompt", "{}")]).unwrap();
-        assert_eq!(
-            once,
-            encode(&frames, 24.0, Some(&audio), &[("prompt", "{}")]).unwrap()
-        );
+        assert_eq!(once, encode(&frames, 24.0, Some(&audio), &[("prompt", "{}")]).unwrap());
         assert_eq!(&once[4..12], b"ftypisom");
     }
 }

@@ -113,9 +113,7 @@ impl Ogg {
 }
 
 fn crc(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0, |crc, byte| {
-        (crc << 8) ^ CRC[usize::from((crc >> 24) as u8 ^ byte)]
-    })
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC[usize::from((crc >> 24) as u8 ^ byte)])
 }
 
 /// Ogg's checksum runs from the highest bit down, unlike the one of PNG.
@@ -126,11 +124,7 @@ const CRC: [u32; 256] = {
         let mut crc = (index as u32) << 24;
         let mut bit = 0;
         while bit < 8 {
-            crc = if crc >> 31 == 0 {
-                crc << 1
-            } else {
-                (crc << 1) ^ 0x04c1_1db7
-            };
+            crc = if crc >> 31 == 0 { crc << 1 } else { (crc << 1) ^ 0x04c1_1db7 };
             bit += 1;
         }
         table[index] = crc;
@@ -147,9 +141,7 @@ mod tests {
     fn long_metadata_go_over_several_pages() {
         let long = "x".repeat(200_000);
         let file = encode(&Audio::silence(44_100, 2, 2.5), &[("prompt", &long)]).unwrap();
-        let pages: Vec<usize> = (0..file.len())
-            .filter(|&at| file[at..].starts_with(b"OggS\0"))
-            .collect();
+        let pages: Vec<usize> = (0..file.len()).filter(|&at| file[at..].starts_with(b"OggS\0")).collect();
         let flags: Vec<u8> = pages.iter().map(|&at| file[at + 5]).collect();
         assert_eq!(flags, [2, 0, 1, 1, 1, 0, 0, 4]);
         let last = *pages.last().unwrap();

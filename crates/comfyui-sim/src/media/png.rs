@@ -33,11 +33,7 @@ fn write(image: &Image, text: &[(&str, &str)], out: &mut Vec<u8>) -> Result<(), 
 pub(super) fn set_format<W: std::io::Write>(encoder: &mut ::png::Encoder<'_, W>, image: &Image) {
     encoder.set_depth(::png::BitDepth::Eight);
     encoder.set_compression(::png::Compression::Fast);
-    encoder.set_color(if image.alpha().is_some() {
-        ::png::ColorType::Rgba
-    } else {
-        ::png::ColorType::Rgb
-    });
+    encoder.set_color(if image.alpha().is_some() { ::png::ColorType::Rgba } else { ::png::ColorType::Rgb });
 }
 
 /// RGB or RGBA, row by row.
@@ -46,9 +42,7 @@ pub(super) fn samples(image: &Image) -> Cow<'_, [u8]> {
         None => Cow::Borrowed(image.pixels()),
         Some(alpha) => {
             let pixels = image.pixels().chunks_exact(3).zip(alpha);
-            pixels
-                .flat_map(|(rgb, &alpha)| [rgb[0], rgb[1], rgb[2], alpha])
-                .collect()
+            pixels.flat_map(|(rgb, &alpha)| [rgb[0], rgb[1], rgb[2], alpha]).collect()
         }
     }
 }
@@ -68,26 +62,18 @@ fn text_chunk(keyword: &str, text: &str) -> Option<(::png::chunk::ChunkType, Vec
 
 /// The text in Latin-1, if it has only such characters.
 pub(super) fn latin_1(text: &str) -> Option<Vec<u8>> {
-    text.chars()
-        .map(|character| u8::try_from(u32::from(character)).ok())
-        .collect()
+    text.chars().map(|character| u8::try_from(u32::from(character)).ok()).collect()
 }
 
 /// Reads a PNG of any colour type; 16 bits are cut to 8, of an animation the first picture is read.
 pub fn decode(bytes: &[u8]) -> Result<Image, DecodeError> {
-    let broken = |error: ::png::DecodingError| DecodeError::Broken {
-        format: "PNG",
-        reason: error.to_string(),
-    };
+    let broken =
+        |error: ::png::DecodingError| DecodeError::Broken { format: "PNG", reason: error.to_string() };
     let mut decoder = ::png::Decoder::new(std::io::Cursor::new(bytes));
     decoder.set_transformations(::png::Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().map_err(broken)?;
     let (width, height) = reader.info().size();
-    let too_large = DecodeError::TooLarge {
-        format: "PNG",
-        width,
-        height,
-    };
+    let too_large = DecodeError::TooLarge { format: "PNG", width, height };
     if u64::from(width) * u64::from(height) > MAX_PIXELS {
         return Err(too_large);
     }
@@ -98,21 +84,11 @@ pub fn decode(bytes: &[u8]) -> Result<Image, DecodeError> {
         let colour = channels.div_ceil(2) * 2 - 1;
         let pixels = data
             .chunks_exact(channels)
-            .flat_map(|pixel| {
-                if colour == 1 {
-                    [pixel[0]; 3]
-                } else {
-                    [pixel[0], pixel[1], pixel[2]]
-                }
-            })
+            .flat_map(|pixel| if colour == 1 { [pixel[0]; 3] } else { [pixel[0], pixel[1], pixel[2]] })
             .collect();
-        let alpha = channels.is_multiple_of(2).then(|| {
-            data.iter()
-                .skip(channels - 1)
-                .step_by(channels)
-                .copied()
-                .collect()
-        });
+        let alpha = channels
+            .is_multiple_of(2)
+            .then(|| data.iter().skip(channels - 1).step_by(channels).copied().collect());
         (pixels, alpha)
     };
     let (pixels, alpha) = split(frame.color_type.samples());
@@ -155,12 +131,7 @@ mod tests {
     fn texts_are_latin_1_where_that_suffices() {
         let file = encode(
             &Image::solid(1, 1, [0; 3]),
-            &[
-                ("prompt", "{\"a\": \"é\"}"),
-                ("workflow", "漢"),
-                ("", "x"),
-                ("b", "y"),
-            ],
+            &[("prompt", "{\"a\": \"é\"}"), ("workflow", "漢"), ("", "x"), ("b", "y")],
         );
         let chunks = chunks(&file);
         assert!(chunks.contains(&(b"tEXt", b"prompt\0{\"a\": \"\xe9\"}")));
@@ -186,23 +157,10 @@ mod tests {
         let black_white = write(ColorType::Grayscale, BitDepth::One, None, &[0b0100_0000]);
         assert_eq!(black_white.pixels(), [0, 0, 0, 255, 255, 255]);
         let grey_alpha = write(ColorType::GrayscaleAlpha, BitDepth::Eight, None, &[9, 1, 8, 2]);
-        assert_eq!(
-            (grey_alpha.pixels(), grey_alpha.alpha()),
-            (&[9, 9, 9, 8, 8, 8][..], Some(&[1, 2][..]))
-        );
-        let palette = write(
-            ColorType::Indexed,
-            BitDepth::Eight,
-            Some(vec![1, 2, 3, 4, 5, 6]),
-            &[1, 0],
-        );
+        assert_eq!((grey_alpha.pixels(), grey_alpha.alpha()), (&[9, 9, 9, 8, 8, 8][..], Some(&[1, 2][..])));
+        let palette = write(ColorType::Indexed, BitDepth::Eight, Some(vec![1, 2, 3, 4, 5, 6]), &[1, 0]);
         assert_eq!(palette.pixels(), [4, 5, 6, 1, 2, 3]);
-        let deep = write(
-            ColorType::Rgb,
-            BitDepth::Sixteen,
-            None,
-            &[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0],
-        );
+        let deep = write(ColorType::Rgb, BitDepth::Sixteen, None, &[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
         assert_eq!(deep.pixels(), [1, 2, 3, 4, 5, 6]);
     }
 
@@ -210,10 +168,7 @@ mod tests {
     fn broken_files_are_errors() {
         let file = encode(&Image::solid(40, 40, [5; 3]), &[]);
         for cut in [0, 8, 20, 40, file.len() - 20] {
-            assert!(
-                matches!(decode(&file[..cut]), Err(DecodeError::Broken { .. })),
-                "{cut}"
-            );
+            assert!(matches!(decode(&file[..cut]), Err(DecodeError::Broken { .. })), "{cut}");
         }
         let mut huge = file;
         huge[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);

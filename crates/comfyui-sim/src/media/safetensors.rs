@@ -7,19 +7,15 @@ use serde_json::{Map, Value, json};
 ///
 /// The tensors have the names that ComfyUI gives them. A shape without room in memory becomes an empty one.
 pub fn encode(shape: [usize; 4], seed: u64, metadata: &[(&str, &str)]) -> Vec<u8> {
-    let count = shape
-        .iter()
-        .try_fold(1usize, |count, side| count.checked_mul(*side));
+    let count = shape.iter().try_fold(1usize, |count, side| count.checked_mul(*side));
     let (shape, count) = match count.filter(|count| *count <= isize::MAX as usize / 16) {
         Some(count) => (shape, count),
         None => ([0; 4], 0),
     };
     let mut header = Map::new();
     if !metadata.is_empty() {
-        let texts: Map<String, Value> = metadata
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), Value::from(*value)))
-            .collect();
+        let texts: Map<String, Value> =
+            metadata.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
         header.insert("__metadata__".into(), Value::Object(texts));
     }
     header.insert(
@@ -57,9 +53,7 @@ mod tests {
         assert_eq!(header["latent_tensor"]["data_offsets"], json!([0, 96]));
         assert_eq!(header["__metadata__"]["prompt"], "{}");
         assert_eq!(file.len(), 8 + length + 96);
-        let values = file[8 + length..]
-            .chunks(4)
-            .map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+        let values = file[8 + length..].chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
         assert!(values.clone().all(|value| (-1.0..1.0).contains(&value)));
         assert!(values.clone().any(|value| value < 0.0) && values.clone().any(|value| value > 0.0));
     }

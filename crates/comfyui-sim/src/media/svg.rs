@@ -12,10 +12,7 @@ pub fn encode(width: u32, height: u32, title: &str, seed: u64, metadata: &str) -
     let metadata = match metadata {
         "" => String::new(),
         // The end of a section cannot stand in it, but it can be cut in two.
-        text => format!(
-            "  <metadata><![CDATA[{}]]></metadata>\n",
-            text.replace("]]>", "]]]]><![CDATA[>")
-        ),
+        text => format!("  <metadata><![CDATA[{}]]></metadata>\n", text.replace("]]>", "]]]]><![CDATA[>")),
     };
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 100 100\">\n\

@@ -5,23 +5,11 @@ use super::{Audio, EncodeError};
 /// A WAV file of 16 bit samples.
 pub fn encode(audio: &Audio) -> Result<Vec<u8>, EncodeError> {
     let channels = audio.channels().len();
-    let refused = EncodeError::Audio {
-        format: "WAV",
-        channels,
-        sample_rate: audio.sample_rate(),
-    };
-    let count = u16::try_from(channels)
-        .ok()
-        .filter(|&count| count <= 1024)
-        .ok_or(refused.clone())?;
+    let refused = EncodeError::Audio { format: "WAV", channels, sample_rate: audio.sample_rate() };
+    let count = u16::try_from(channels).ok().filter(|&count| count <= 1024).ok_or(refused.clone())?;
     let block = 2 * count;
-    let bytes = audio
-        .len()
-        .checked_mul(usize::from(block))
-        .and_then(|size| u32::try_from(size).ok());
-    let bytes = bytes
-        .filter(|&size| size < u32::MAX - 64)
-        .ok_or(refused.clone())?;
+    let bytes = audio.len().checked_mul(usize::from(block)).and_then(|size| u32::try_from(size).ok());
+    let bytes = bytes.filter(|&size| size < u32::MAX - 64).ok_or(refused.clone())?;
     let rate = audio.sample_rate().checked_mul(u32::from(block)).ok_or(refused)?;
     let mut out = Vec::with_capacity(44 + bytes as usize);
     out.extend_from_slice(b"RIFF");

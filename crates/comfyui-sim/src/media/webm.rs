@@ -49,9 +49,7 @@ pub fn encode(
         out.put(id::TAGS, |out| tag(out, metadata));
         let clusters = clusters(out, start, &film, audio);
         seek.here(out, start);
-        out.put(id::CUES, |out| {
-            clusters.iter().for_each(|cluster| cue(out, *cluster))
-        });
+        out.put(id::CUES, |out| clusters.iter().for_each(|cluster| cue(out, *cluster)));
     });
     Ok(out.finish())
 }
@@ -84,9 +82,7 @@ impl SeekHead {
                 });
             }
         });
-        Self {
-            free: free.into_iter(),
-        }
+        Self { free: free.into_iter() }
     }
 
     /// Notes that the next table, in the order of `reserve`, begins here.

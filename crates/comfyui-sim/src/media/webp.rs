@@ -35,11 +35,7 @@ pub fn encode_animated(
     metadata: &[(&str, &str)],
 ) -> Result<Vec<u8>, EncodeError> {
     let film = Film::new(frames, fps, "WebP", LIMIT)?;
-    let alpha = if frames.iter().any(|frame| frame.alpha().is_some()) {
-        ALPHA
-    } else {
-        0
-    };
+    let alpha = if frames.iter().any(|frame| frame.alpha().is_some()) { ALPHA } else { 0 };
     let with_exif = if metadata.is_empty() { 0 } else { EXIF };
     let mut body = Vec::new();
     chunk(&mut body, b"VP8X", &canvas(&film, ANIMATION | alpha | with_exif));
@@ -108,10 +104,7 @@ fn lossless(image: &Image) -> Result<Vec<u8>, EncodeError> {
         .encode(&png::samples(image), image.width(), image.height(), colour)
         .map_err(|error| EncodeError::failed("WebP", error))?;
     // A file without metadata has one chunk: the header of RIFF, name and length, contents, perhaps a filling byte.
-    let length = file
-        .get(16..20)
-        .and_then(|bytes| bytes.try_into().ok())
-        .map_or(0, u32::from_le_bytes);
+    let length = file.get(16..20).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
     file.drain(..20.min(file.len()));
     file.truncate(length as usize);
     Ok(file)
@@ -123,11 +116,7 @@ fn exif(metadata: &[(&str, &str)]) -> Vec<u8> {
     let mut others = (1..=MAKE).rev();
     let mut entries: Vec<(u16, String)> = Vec::new();
     for (key, value) in metadata {
-        let number = if *key == "prompt" {
-            Some(MODEL)
-        } else {
-            others.next()
-        };
+        let number = if *key == "prompt" { Some(MODEL) } else { others.next() };
         entries.extend(number.map(|number| (number, format!("{key}:{value}\0"))));
     }
     entries.sort_by_key(|(number, _)| *number);
@@ -161,9 +150,7 @@ mod tests {
 
     fn frames() -> Vec<Image> {
         let noise = |seed: u8| (0..9 * 5 * 3).map(|i| (i as u8).wrapping_mul(seed)).collect();
-        [3, 7, 91]
-            .map(|seed| Image::from_rgb(9, 5, noise(seed)).unwrap())
-            .to_vec()
+        [3, 7, 91].map(|seed| Image::from_rgb(9, 5, noise(seed)).unwrap()).to_vec()
     }
 
     #[test]
@@ -171,10 +158,7 @@ mod tests {
         let image = frames().remove(2).with_alpha((0..45).collect()).unwrap();
         for metadata in [&[][..], &[("prompt", "{}")]] {
             let file = encode_still(&image, metadata).unwrap();
-            assert_eq!(
-                file.len(),
-                8 + u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize
-            );
+            assert_eq!(file.len(), 8 + u32::from_le_bytes(file[4..8].try_into().unwrap()) as usize);
             let mut decoder = image_webp::WebPDecoder::new(std::io::Cursor::new(&file)).unwrap();
             let mut rgba = vec![0; 9 * 5 * 4];
             decoder.read_image(&mut rgba).unwrap();
@@ -188,14 +172,7 @@ mod tests {
         let frames = frames();
         let file = encode_animated(&frames, 8.0, &[]).unwrap();
         let mut decoder = image_webp::WebPDecoder::new(std::io::Cursor::new(&file)).unwrap();
-        assert_eq!(
-            (
-                decoder.num_frames(),
-                decoder.dimensions(),
-                decoder.loop_duration()
-            ),
-            (3, (9, 5), 375)
-        );
+        assert_eq!((decoder.num_frames(), decoder.dimensions(), decoder.loop_duration()), (3, (9, 5), 375));
         for frame in &frames {
             let mut rgb = vec![0; 9 * 5 * 3];
             assert_eq!(decoder.read_frame(&mut rgb).unwrap(), 125);
@@ -209,9 +186,6 @@ mod tests {
             \x01\x0f\0\x02\0\0\0\x12\0\0\0\x26\
             \x01\x10\0\x02\0\0\0\x10\0\0\0\x38\
             \0\0\0\0workflow:{\"b\": 2}\0prompt:{\"a\": 1}\0";
-        assert_eq!(
-            exif(&[("prompt", "{\"a\": 1}"), ("workflow", "{\"b\": 2}")]),
-            expected
-        );
+        assert_eq!(exif(&[("prompt", "{\"a\": 1}"), ("workflow", "{\"b\": 2}")]), expected);
     }
 }

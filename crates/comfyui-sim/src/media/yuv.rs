@@ -19,12 +19,7 @@ impl Planes {
     /// A grey picture, to be overwritten.
     pub(super) fn grey(columns: usize, rows: usize) -> Self {
         let chroma = vec![128; columns * rows * 64];
-        Self {
-            columns,
-            rows,
-            luma: vec![128; columns * rows * 256],
-            chroma: [chroma.clone(), chroma],
-        }
+        Self { columns, rows, luma: vec![128; columns * rows * 256], chroma: [chroma.clone(), chroma] }
     }
 
     /// Converts a picture; beyond its border the last pixel goes on.
@@ -50,11 +45,7 @@ impl Planes {
                 planes.luma[at + 1] = luma(b);
                 planes.luma[at + luma_stride] = luma(c);
                 planes.luma[at + luma_stride + 1] = luma(d);
-                let sums = (
-                    a.0 + b.0 + c.0 + d.0,
-                    a.1 + b.1 + c.1 + d.1,
-                    a.2 + b.2 + c.2 + d.2,
-                );
+                let sums = (a.0 + b.0 + c.0 + d.0, a.1 + b.1 + c.1 + d.1, a.2 + b.2 + c.2 + d.2);
                 let (blue, red) = chroma(sums);
                 planes.chroma[0][chroma_row + x] = blue;
                 planes.chroma[1][chroma_row + x] = red;
@@ -73,11 +64,7 @@ impl Planes {
             })
         };
         same(&self.luma, &other.luma, 16)
-            && self
-                .chroma
-                .iter()
-                .zip(&other.chroma)
-                .all(|(one, other)| same(one, other, 8))
+            && self.chroma.iter().zip(&other.chroma).all(|(one, other)| same(one, other, 8))
     }
 }
 
@@ -108,11 +95,7 @@ mod tests {
         ] {
             let planes = Planes::new(&Image::solid(17, 1, rgb));
             assert_eq!((planes.columns, planes.rows), (2, 1));
-            assert!(
-                planes.luma.iter().all(|&value| value == yuv[0]),
-                "{rgb:?}: {}",
-                planes.luma[0]
-            );
+            assert!(planes.luma.iter().all(|&value| value == yuv[0]), "{rgb:?}: {}", planes.luma[0]);
             assert!(
                 planes.chroma[0].iter().all(|&value| value == yuv[1]),
                 "{rgb:?}: {}",

@@ -51,19 +51,13 @@ fn wrappers(class: &Class) -> Vec<Frame> {
 pub(super) fn located(class: &Class, mut exception: Exception) -> Exception {
     let mut frames = wrappers(class);
     let function = function_of(class);
-    if exception
-        .frames
-        .first()
-        .is_none_or(|first| !first.is_in(function))
-    {
+    if exception.frames.first().is_none_or(|first| !first.is_in(function)) {
         frames.push(match class.module.as_str() {
             "nodes" => Frame::comfy("nodes.py", 1, function),
             module => match module.strip_prefix("custom_nodes.") {
-                Some(module) => Frame::at(
-                    format!("/srv/comfyui-data/custom_nodes/{module}/__init__.py"),
-                    1,
-                    function,
-                ),
+                Some(module) => {
+                    Frame::at(format!("/srv/comfyui-data/custom_nodes/{module}/__init__.py"), 1, function)
+                }
                 None => Frame::comfy(&format!("{}.py", module.replace('.', "/")), 1, function),
             },
         });
@@ -83,14 +77,7 @@ pub(super) fn unexpected_input(call: &Call<'_>) -> Option<Exception> {
     let known =
         |name: &String| class.input(name).is_some() || class.hidden.iter().any(|(hidden, _)| hidden == name);
     let name = call.inputs.keys().find(|name| !known(name))?;
-    let owner = if class.name == "PreviewImage" {
-        "SaveImage"
-    } else {
-        &class.name
-    };
-    let message = format!(
-        "{owner}.{}() got an unexpected keyword argument '{name}'",
-        function_of(class)
-    );
+    let owner = if class.name == "PreviewImage" { "SaveImage" } else { &class.name };
+    let message = format!("{owner}.{}() got an unexpected keyword argument '{name}'", function_of(class));
     Some(Exception::new("TypeError", message).raised_in(wrappers(class)))
 }

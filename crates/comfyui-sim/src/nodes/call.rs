@@ -39,18 +39,12 @@ pub(crate) struct Expansion {
 impl Returned {
     /// Outputs only.
     pub(crate) fn values(outputs: impl IntoIterator<Item = Value>) -> Returned {
-        Returned {
-            outputs: outputs.into_iter().collect(),
-            ..Returned::default()
-        }
+        Returned { outputs: outputs.into_iter().collect(), ..Returned::default() }
     }
 
     /// Something to show only.
     pub(crate) fn ui(ui: Json) -> Returned {
-        Returned {
-            ui: Some(ui),
-            ..Returned::default()
-        }
+        Returned { ui: Some(ui), ..Returned::default() }
     }
 }
 
@@ -64,10 +58,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(seed: u64) -> Memory {
-        Memory {
-            random: Mutex::new(Random(seed)),
-            ..Memory::default()
-        }
+        Memory { random: Mutex::new(Random(seed)), ..Memory::default() }
     }
 
     /// Forgets the loaded model.
@@ -92,19 +83,14 @@ impl Memory {
     /// Five random letters.
     pub(crate) fn letters(&self) -> String {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..5)
-            .map(|_| char::from(b'a' + (random.next() % 26) as u8))
-            .collect()
+        (0..5).map(|_| char::from(b'a' + (random.next() % 26) as u8)).collect()
     }
 
     /// Five random letters that stay the same for a node as long as prompts have it.
     fn letters_of(&self, id: &str, class: &str) -> String {
         let fresh = self.letters();
         let mut suffixes = self.suffixes.lock().unwrap_or_else(PoisonError::into_inner);
-        suffixes
-            .entry((id.to_owned(), class.to_owned()))
-            .or_insert(fresh)
-            .clone()
+        suffixes.entry((id.to_owned(), class.to_owned())).or_insert(fresh).clone()
     }
 }
 
@@ -138,9 +124,7 @@ pub(crate) struct Call<'a> {
 impl Call<'_> {
     /// An input, if it is there and not null.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.inputs
-            .get(name)
-            .filter(|value| !matches!(value, Value::Plain(Json::Null)))
+        self.inputs.get(name).filter(|value| !matches!(value, Value::Plain(Json::Null)))
     }
 
     fn plain(&self, name: &str) -> Result<&Json, Raised> {
@@ -152,10 +136,7 @@ impl Call<'_> {
 
     fn unfit(&self, name: &str, found: Option<&Value>) -> Raised {
         let message = match found {
-            None => format!(
-                "{}() missing 1 required positional argument: '{name}'",
-                self.class.name
-            ),
+            None => format!("{}() missing 1 required positional argument: '{name}'", self.class.name),
             Some(value) => format!("unsupported value for '{name}': {}", value.text()),
         };
         Exception::new("TypeError", message).into()
@@ -174,10 +155,7 @@ impl Call<'_> {
     pub(crate) fn count(&self, name: &str) -> Result<u64, Raised> {
         match self.plain(name)? {
             Json::Int(value) => Ok(u64::try_from((*value).max(0)).unwrap_or(u64::MAX)),
-            other => other
-                .as_f64()
-                .map(|value| value as u64)
-                .ok_or_else(|| self.unfit(name, self.get(name))),
+            other => other.as_f64().map(|value| value as u64).ok_or_else(|| self.unfit(name, self.get(name))),
         }
     }
 
@@ -238,18 +216,13 @@ impl Call<'_> {
         if seconds.is_nan() {
             return Err(Exception::new("ValueError", "Invalid value NaN (not a number)").into());
         }
-        self.run
-            .pause(Duration::try_from_secs_f64(seconds).unwrap_or_default())
-            .await;
+        self.run.pause(Duration::try_from_secs_f64(seconds).unwrap_or_default()).await;
         Ok(())
     }
 
     /// `ComfyUI_temp_` with letters that belong to this node.
     pub(crate) fn kept_temp_prefix(&self) -> String {
-        format!(
-            "ComfyUI_temp_{}",
-            self.memory.letters_of(self.node, &self.class.name)
-        )
+        format!("ComfyUI_temp_{}", self.memory.letters_of(self.node, &self.class.name))
     }
 
     /// `ComfyUI_temp_` with fresh letters.
@@ -308,19 +281,12 @@ impl Call<'_> {
 
 /// A file as the history lists it.
 pub(crate) fn listed(file: &str, subfolder: &str, kind: &str) -> Json {
-    crate::json::dict([
-        ("filename", file.into()),
-        ("subfolder", subfolder.into()),
-        ("type", kind.into()),
-    ])
+    crate::json::dict([("filename", file.into()), ("subfolder", subfolder.into()), ("type", kind.into())])
 }
 
 /// The metadata as encoders take it.
 pub(crate) fn borrowed(metadata: &[(String, String)]) -> Vec<(&str, &str)> {
-    metadata
-        .iter()
-        .map(|(key, value)| (key.as_str(), value.as_str()))
-        .collect()
+    metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 /// A path as a text in an error message.

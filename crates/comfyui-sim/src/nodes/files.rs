@@ -45,27 +45,16 @@ pub(crate) fn change_mark(class: &str, dirs: &Dirs, input: impl Fn(&str) -> Opti
     let (name, _) = named_by(class)?;
     let path = input(name).and_then(|value| value.as_str().map(|name| annotated(dirs, name)));
     let mark = path.and_then(|path| match class {
-        "LoadVideo" => fs::metadata(path)
-            .ok()?
-            .modified()
+        "LoadVideo" => fs::metadata(path).ok()?.modified().ok().map(|time| Json::Float(seconds(time))),
+        _ => fs::read(path)
             .ok()
-            .map(|time| Json::Float(seconds(time))),
-        _ => fs::read(path).ok().map(|bytes| {
-            Json::Str(
-                Sha256::digest(bytes)
-                    .iter()
-                    .map(|byte| format!("{byte:02x}"))
-                    .collect(),
-            )
-        }),
+            .map(|bytes| Json::Str(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())),
     });
     Some(mark.map_or(Json::Float(f64::NAN), |mark| Json::List(vec![mark])))
 }
 
 fn seconds(time: SystemTime) -> f64 {
-    time.duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs_f64()
+    time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
 /// Where the next files of a node go.
@@ -97,11 +86,8 @@ impl Place {
 /// Finds the place for a prefix, as ComfyUI does: patterns replaced, folders made, one more than the highest
 /// number there.
 pub(crate) fn place(prefix: &str, root: &Path, width: u32, height: u32) -> Result<Place, Exception> {
-    let prefix = if prefix.contains('%') {
-        replace_patterns(prefix, width, height)
-    } else {
-        prefix.to_owned()
-    };
+    let prefix =
+        if prefix.contains('%') { replace_patterns(prefix, width, height) } else { prefix.to_owned() };
     let normal = normalize(&prefix);
     let (subfolder, name) = match normal.rsplit_once('/') {
         Some(("", name)) => ("/".to_owned(), name.to_owned()),
@@ -135,43 +121,25 @@ pub(crate) fn place(prefix: &str, root: &Path, width: u32, height: u32) -> Resul
     let given = prefix.rsplit('/').next().unwrap_or_default().chars().count();
     let counter = match fs::read_dir(&folder) {
         Ok(entries) => {
-            let names = entries
-                .flatten()
-                .filter_map(|entry| entry.file_name().into_string().ok());
-            names
-                .filter_map(|file| number_of(&file, &name, given))
-                .max()
-                .map_or(1, |highest| highest + 1)
+            let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+            names.filter_map(|file| number_of(&file, &name, given)).max().map_or(1, |highest| highest + 1)
         }
         Err(_) => {
             fs::create_dir_all(&folder).map_err(|error| os_error(&error, &folder))?;
             1
         }
     };
-    Ok(Place {
-        folder,
-        subfolder,
-        name,
-        counter,
-    })
+    Ok(Place { folder, subfolder, name, counter })
 }
 
 /// The number in a file name that begins with `name_`; 0 if there is none.
 fn number_of(file: &str, name: &str, given: usize) -> Option<u64> {
-    let cut = file
-        .char_indices()
-        .nth(given + 1)
-        .map_or(file.len(), |(at, _)| at);
+    let cut = file.char_indices().nth(given + 1).map_or(file.len(), |(at, _)| at);
     let (start, rest) = file.split_at(cut);
     if start.strip_suffix('_')? != name {
         return None;
     }
-    Some(
-        rest.split('_')
-            .next()
-            .and_then(|digits| digits.trim().parse().ok())
-            .unwrap_or(0),
-    )
+    Some(rest.split('_').next().and_then(|digits| digits.trim().parse().ok()).unwrap_or(0))
 }
 
 /// An exception for a failed file operation, with Python's wording.
@@ -213,10 +181,7 @@ struct Clock {
 
 impl Clock {
     fn now() -> Clock {
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or(Duration::ZERO)
-            .as_secs();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         Clock::at(since)
     }
 
@@ -228,11 +193,7 @@ impl Clock {
         let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let march_month = (5 * day_of_year + 2) / 153;
-        let month = if march_month < 10 {
-            march_month + 3
-        } else {
-            march_month - 9
-        };
+        let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
         Clock {
             year: (year_of_era + era * 400 + u64::from(month <= 2)) as i64,
             month,
@@ -288,26 +249,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let next = |prefix: &str| place(prefix, root.path(), 32, 16).unwrap();
         assert_eq!(next("a/img").file(0, "png"), "img_00001_.png");
-        for name in [
-            "img_00007_.png",
-            "img_00003_.webp",
-            "img_x_.png",
-            "image_00099_.png",
-            "img2_00050_.png",
-        ] {
+        for name in ["img_00007_.png", "img_00003_.webp", "img_x_.png", "image_00099_.png", "img2_00050_.png"]
+        {
             fs::write(root.path().join("a").join(name), b"").unwrap();
         }
         let found = next("a/img");
-        assert_eq!(
-            (found.file(0, "png").as_str(), found.subfolder.as_str()),
-            ("img_00008_.png", "a")
-        );
+        assert_eq!((found.file(0, "png").as_str(), found.subfolder.as_str()), ("img_00008_.png", "a"));
         assert_eq!(found.file(2, "png"), "img_00010_.png");
         assert_eq!(next("a//./b/../img").counter, 8);
-        assert_eq!(
-            next("b%batch_num%-%width%x%height%").file(1, "png"),
-            "b1-32x16_00002_.png"
-        );
+        assert_eq!(next("b%batch_num%-%width%x%height%").file(1, "png"), "b1-32x16_00002_.png");
     }
 
     #[test]
@@ -316,10 +266,7 @@ mod tests {
         let base = tempfile::tempdir_in(&here).unwrap();
         let relative = Path::new(".").join(base.path().strip_prefix(&here).unwrap());
         let found = place("a/b", &relative, 1, 1).unwrap();
-        assert_eq!(
-            (found.folder, found.subfolder.as_str()),
-            (base.path().join("a"), "a")
-        );
+        assert_eq!((found.folder, found.subfolder.as_str()), (base.path().join("a"), "a"));
     }
 
     #[test]
@@ -339,20 +286,15 @@ mod tests {
     fn annotations_choose_the_folder() {
         let dirs = Dirs::below(Path::new("/base"));
         assert_eq!(annotated(&dirs, "a/b.png"), Path::new("/base/input/a/b.png"));
-        assert_eq!(
-            annotated(&dirs, "b.png [output]"),
-            Path::new("/base/output/b.png")
-        );
+        assert_eq!(annotated(&dirs, "b.png [output]"), Path::new("/base/output/b.png"));
         assert_eq!(annotated(&dirs, "b.png [temp]"), Path::new("/base/temp/b.png"));
     }
 
     #[test]
     fn dates_are_right() {
-        for (seconds, date) in [
-            (0, (1970, 1, 1)),
-            (951_782_400, (2000, 2, 29)),
-            (1_794_726_343, (2026, 11, 15)),
-        ] {
+        for (seconds, date) in
+            [(0, (1970, 1, 1)), (951_782_400, (2000, 2, 29)), (1_794_726_343, (2026, 11, 15))]
+        {
             let clock = Clock::at(seconds);
             assert_eq!((clock.year, clock.month, clock.day), date);
         }

@@ -23,18 +23,11 @@ async fn write_film(
     encode: impl FnOnce(&[Image], &[(&str, &str)]) -> Result<Vec<u8>, EncodeError> + Send + 'static,
 ) -> Result<Json, Raised> {
     let (width, height) = size_of(&images);
-    let place = files::place(
-        &call.text("filename_prefix")?,
-        &call.run.dirs.output,
-        width as u32,
-        height as u32,
-    )?;
+    let place =
+        files::place(&call.text("filename_prefix")?, &call.run.dirs.output, width as u32, height as u32)?;
     let metadata = call.metadata()?;
     let file = place.only_file(ending);
-    call.write(place.folder.join(&file), move || {
-        encode(&owned(&images), &borrowed(&metadata))
-    })
-    .await?;
+    call.write(place.folder.join(&file), move || encode(&owned(&images), &borrowed(&metadata))).await?;
     Ok(list([listed(&file, &place.subfolder, "output")]))
 }
 
@@ -70,10 +63,7 @@ pub(super) async fn save_webm(call: &Call<'_>) -> Result<Returned, Raised> {
     let (images, fps) = (call.images("images")?, call.float("fps")?);
     let encode = move |frames: &[Image], metadata: &[(&str, &str)]| webm::encode(frames, fps, None, metadata);
     let listing = write_film(call, images, "webm", encode).await?;
-    Ok(Returned::ui(dict([
-        ("images", listing),
-        ("animated", list([true])),
-    ])))
+    Ok(Returned::ui(dict([("images", listing), ("animated", list([true]))])))
 }
 
 pub(super) fn create(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -81,12 +71,7 @@ pub(super) fn create(call: &Call<'_>) -> Result<Returned, Raised> {
         Some(_) => Some(call.audio("audio")?),
         None => None,
     };
-    let video = Video {
-        frames: call.images("images")?,
-        fps: call.float("fps")?,
-        audio,
-        source: None,
-    };
+    let video = Video { frames: call.images("images")?, fps: call.float("fps")?, audio, source: None };
     Ok(Returned::values([Value::Video(Arc::new(video))]))
 }
 
@@ -110,20 +95,13 @@ pub(super) async fn save(call: &Call<'_>) -> Result<Returned, Raised> {
         None => mp4::encode(frames, video.fps, video.audio.as_deref(), metadata),
     };
     let listing = write_film(call, frames, "mp4", encode).await?;
-    Ok(Returned::ui(dict([
-        ("images", listing),
-        ("animated", list([true])),
-    ])))
+    Ok(Returned::ui(dict([("images", listing), ("animated", list([true]))])))
 }
 
 pub(super) fn components(call: &Call<'_>) -> Result<Returned, Raised> {
     let video = video(call)?;
     let audio = video.audio.clone().map_or(Value::Plain(Json::Null), Value::Audio);
-    Ok(Returned::values([
-        Value::Images(video.frames.clone()),
-        audio,
-        Value::Plain(video.fps.into()),
-    ]))
+    Ok(Returned::values([Value::Images(video.frames.clone()), audio, Value::Plain(video.fps.into())]))
 }
 
 /// What a film file says about itself, or what PyAV says about it.
@@ -137,10 +115,8 @@ pub(super) fn probed(call: &Call<'_>, name: &str) -> Result<(probe::VideoInfo, V
 
 /// PyAV's complaint about a file it cannot read.
 pub(super) fn invalid_data(path: &std::path::Path) -> Exception {
-    let message = format!(
-        "[Errno 1094995529] Invalid data found when processing input: {}",
-        super::call::quoted(path)
-    );
+    let message =
+        format!("[Errno 1094995529] Invalid data found when processing input: {}", super::call::quoted(path));
     Exception::new("av.error.InvalidDataError", message)
 }
 

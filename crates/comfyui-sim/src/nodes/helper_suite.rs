@@ -39,9 +39,7 @@ pub(super) async fn load(call: &Call<'_>) -> Result<Returned, Raised> {
         ("loaded_height", height.into()),
     ]);
     let audio = if info.has_audio {
-        Value::Audio(Arc::new(stand_in_sound(
-            f64::from(info.frames) / info.fps.max(0.01),
-        )))
+        Value::Audio(Arc::new(stand_in_sound(f64::from(info.frames) / info.fps.max(0.01))))
     } else {
         Value::Plain(Json::Null)
     };
@@ -76,11 +74,7 @@ fn next_number(folder: &std::path::Path, name: &str) -> u64 {
         if clean { number.parse().ok() } else { None }
     };
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| number(entry.file_name().into_string().ok()?))
-        .max()
-        .unwrap_or(0)
-        + 1
+    entries.filter_map(|entry| number(entry.file_name().into_string().ok()?)).max().unwrap_or(0) + 1
 }
 
 pub(super) async fn combine(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -96,11 +90,7 @@ pub(super) async fn combine(call: &Call<'_>) -> Result<Returned, Raised> {
         None => None,
     };
     let kept = call.flag("save_output")?;
-    let (root, kind) = if kept {
-        (&call.run.dirs.output, "output")
-    } else {
-        (&call.run.dirs.temp, "temp")
-    };
+    let (root, kind) = if kept { (&call.run.dirs.output, "output") } else { (&call.run.dirs.temp, "temp") };
     let (width, height) = size_of(&frames);
     let place = files::place(&call.text("filename_prefix")?, root, width as u32, height as u32)?;
     let metadata = Arc::new(call.metadata()?);
@@ -108,10 +98,7 @@ pub(super) async fn combine(call: &Call<'_>) -> Result<Returned, Raised> {
     let first = frames[0].clone();
     let texts = metadata.clone();
     let picture = format!("{base}.png");
-    call.write(place.folder.join(&picture), move || {
-        Ok(png::encode(&first, &borrowed(&texts)))
-    })
-    .await?;
+    call.write(place.folder.join(&picture), move || Ok(png::encode(&first, &borrowed(&texts)))).await?;
     for step in 1..=frames.len() as u64 {
         call.run.step(call.node, step, frames.len() as u64, None)?;
         tokio::task::yield_now().await;
@@ -140,10 +127,7 @@ pub(super) async fn combine(call: &Call<'_>) -> Result<Returned, Raised> {
         ("fullpath", place.folder.join(&file).display().to_string().into()),
     ]);
     let names = Value::Info(Arc::new(Json::List(vec![Json::Bool(kept), list([file])])));
-    Ok(Returned {
-        outputs: vec![names],
-        ..Returned::ui(dict([("gifs", list([listing]))]))
-    })
+    Ok(Returned { outputs: vec![names], ..Returned::ui(dict([("gifs", list([listing]))])) })
 }
 
 fn encode_film(
@@ -169,13 +153,7 @@ mod tests {
     fn numbers_count_over_all_endings() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(next_number(folder.path(), "out"), 1);
-        for name in [
-            "out_00002-audio.mp4",
-            "out_00003.png",
-            "out_9x9.mp4",
-            "other_00050.mp4",
-            "out_00007",
-        ] {
+        for name in ["out_00002-audio.mp4", "out_00003.png", "out_9x9.mp4", "other_00050.mp4", "out_00007"] {
             std::fs::write(folder.path().join(name), b"").unwrap();
         }
         assert_eq!(next_number(folder.path(), "out"), 4);

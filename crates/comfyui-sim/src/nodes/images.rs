@@ -52,11 +52,7 @@ pub(super) fn empty(call: &Call<'_>) -> Result<Returned, Raised> {
     let (width, height) = (call.size("width")?, call.size("height")?);
     check_size(width, height)?;
     let color = call.count("color")?;
-    let image = Arc::new(Image::solid(
-        width,
-        height,
-        [(color >> 16) as u8, (color >> 8) as u8, color as u8],
-    ));
+    let image = Arc::new(Image::solid(width, height, [(color >> 16) as u8, (color >> 8) as u8, color as u8]));
     let batch = vec![image; call.size("batch_size")?.max(1) as usize];
     Ok(Returned::values([Value::Images(Arc::new(batch))]))
 }
@@ -127,10 +123,7 @@ pub(super) async fn upscale(call: &Call<'_>) -> Result<Returned, Raised> {
 }
 
 pub(super) fn invert(call: &Call<'_>) -> Result<Returned, Raised> {
-    Ok(Returned::values([Value::Images(Arc::new(each(
-        &call.images("image")?,
-        Image::invert,
-    )))]))
+    Ok(Returned::values([Value::Images(Arc::new(each(&call.images("image")?, Image::invert)))]))
 }
 
 pub(super) fn join(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -141,13 +134,9 @@ pub(super) fn join(call: &Call<'_>) -> Result<Returned, Raised> {
         if (image.width(), image.height()) == (width, height) {
             return image.clone();
         }
-        image
-            .crop_center(width, height)
-            .scale(width, height, Scaling::from_name("bilinear"))
+        image.crop_center(width, height).scale(width, height, Scaling::from_name("bilinear"))
     });
-    Ok(Returned::values([Value::Images(Arc::new(
-        first.iter().cloned().chain(fitted).collect(),
-    ))]))
+    Ok(Returned::values([Value::Images(Arc::new(first.iter().cloned().chain(fitted).collect()))]))
 }
 
 /// The picture behind a name, or what Pillow says about it.
@@ -158,10 +147,7 @@ fn open(call: &Call<'_>, input: &str) -> Result<Image, Raised> {
 }
 
 fn unidentified(path: &Path) -> Exception {
-    Exception::new(
-        "PIL.UnidentifiedImageError",
-        format!("cannot identify image file {}", quoted(path)),
-    )
+    Exception::new("PIL.UnidentifiedImageError", format!("cannot identify image file {}", quoted(path)))
 }
 
 fn in_pillow(raised: Raised) -> Raised {
@@ -171,11 +157,7 @@ fn in_pillow(raised: Raised) -> Raised {
     let frames = [
         Frame::comfy("nodes.py", 1660, "load_image"),
         Frame::comfy("node_helpers.py", 31, "pillow"),
-        Frame::at(
-            "/srv/venv/lib/python3.11/site-packages/PIL/Image.py",
-            3730,
-            "open",
-        ),
+        Frame::at("/srv/venv/lib/python3.11/site-packages/PIL/Image.py", 3730, "open"),
     ];
     exception.raised_in(frames).into()
 }
@@ -183,11 +165,7 @@ fn in_pillow(raised: Raised) -> Raised {
 /// A channel as a mask; transparency counts from the other end.
 fn mask_of(image: &Image, channel: Channel) -> Image {
     let mask = image.channel(channel);
-    if channel == Channel::Alpha {
-        mask.invert()
-    } else {
-        mask
-    }
+    if channel == Channel::Alpha { mask.invert() } else { mask }
 }
 
 pub(super) fn load(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -196,10 +174,7 @@ pub(super) fn load(call: &Call<'_>) -> Result<Returned, Raised> {
         Some(_) => mask_of(&image, Channel::Alpha),
         None => Image::solid(64, 64, [0; 3]),
     };
-    Ok(Returned::values([
-        one(image.without_alpha()),
-        Value::Masks(Arc::new(vec![Arc::new(mask)])),
-    ]))
+    Ok(Returned::values([one(image.without_alpha()), Value::Masks(Arc::new(vec![Arc::new(mask)]))]))
 }
 
 fn channel_of(call: &Call<'_>) -> Result<Channel, Raised> {
@@ -242,11 +217,7 @@ async fn write_all(
     kind: &str,
     metadata: Vec<(String, String)>,
 ) -> Result<Json, Raised> {
-    let root = if kind == "temp" {
-        &call.run.dirs.temp
-    } else {
-        &call.run.dirs.output
-    };
+    let root = if kind == "temp" { &call.run.dirs.temp } else { &call.run.dirs.output };
     let (width, height) = size_of(images);
     let place = files::place(prefix, root, width as u32, height as u32)?;
     let metadata = Arc::new(metadata);
@@ -254,10 +225,7 @@ async fn write_all(
     for (index, image) in images.iter().enumerate() {
         let file = place.file(index, "png");
         let (image, metadata) = (image.clone(), metadata.clone());
-        call.write(place.folder.join(&file), move || {
-            Ok(png::encode(&image, &borrowed(&metadata)))
-        })
-        .await?;
+        call.write(place.folder.join(&file), move || Ok(png::encode(&image, &borrowed(&metadata)))).await?;
         listing.push(listed(&file, &place.subfolder, kind));
     }
     Ok(Json::List(listing))
@@ -286,22 +254,15 @@ pub(super) async fn preview_mask(call: &Call<'_>) -> Result<Returned, Raised> {
         return Ok(Returned::ui(dict([("images", listing)])));
     }
     let listing = write_all(call, &masks, &call.temp_prefix(), "temp", Vec::new()).await?;
-    Ok(Returned::ui(dict([
-        ("images", listing),
-        ("animated", list([false])),
-    ])))
+    Ok(Returned::ui(dict([("images", listing), ("animated", list([false]))])))
 }
 
 /// Sends its pictures over the socket and leaves nothing else.
 pub(super) async fn save_to_socket(call: &Call<'_>) -> Result<Returned, Raised> {
     let images = call.images("images")?;
     for (index, image) in images.iter().enumerate() {
-        let preview = Preview {
-            image: png::encode(image, &[]),
-            jpeg: false,
-        };
-        call.run
-            .step(call.node, index as u64, images.len() as u64, Some(preview))?;
+        let preview = Preview { image: png::encode(image, &[]), jpeg: false };
+        call.run.step(call.node, index as u64, images.len() as u64, Some(preview))?;
         tokio::task::yield_now().await;
     }
     Ok(Returned::default())

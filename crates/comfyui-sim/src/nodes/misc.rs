@@ -10,11 +10,10 @@ use crate::media::{glb, svg};
 pub(super) fn primitive(call: &Call<'_>) -> Result<Returned, Raised> {
     match call.get("value") {
         Some(value) => Ok(Returned::values([value.clone()])),
-        None => Err(Exception::new(
-            "TypeError",
-            "execute() missing 1 required positional argument: 'value'",
-        )
-        .into()),
+        None => {
+            Err(Exception::new("TypeError", "execute() missing 1 required positional argument: 'value'")
+                .into())
+        }
     }
 }
 
@@ -47,22 +46,13 @@ pub(super) async fn save_svg(call: &Call<'_>) -> Result<Returned, Raised> {
         Ok(svg::encode(64, 64, &title, seed, &metadata).into_bytes())
     })
     .await?;
-    Ok(Returned::ui(dict([(
-        "images",
-        list([listed(&file, &place.subfolder, "output")]),
-    )])))
+    Ok(Returned::ui(dict([("images", list([listed(&file, &place.subfolder, "output")]))])))
 }
 
 pub(super) async fn save_glb(call: &Call<'_>) -> Result<Returned, Raised> {
     let place = files::place(&call.text("filename_prefix")?, &call.run.dirs.output, 0, 0)?;
     let metadata = call.metadata()?;
     let file = place.only_file("glb");
-    call.write(place.folder.join(&file), move || {
-        Ok(glb::encode(&borrowed(&metadata)))
-    })
-    .await?;
-    Ok(Returned::ui(dict([(
-        "3d",
-        list([listed(&file, &place.subfolder, "output")]),
-    )])))
+    call.write(place.folder.join(&file), move || Ok(glb::encode(&borrowed(&metadata)))).await?;
+    Ok(Returned::ui(dict([("3d", list([listed(&file, &place.subfolder, "output")]))])))
 }

@@ -62,12 +62,9 @@ impl FilledInput {
     pub(crate) fn choices(&self) -> Option<&[Json]> {
         match &self.kind {
             Json::List(choices) => Some(choices),
-            Json::Str(name) if name == "COMBO" => Some(
-                self.options
-                    .get("options")
-                    .and_then(Json::as_list)
-                    .unwrap_or_default(),
-            ),
+            Json::Str(name) if name == "COMBO" => {
+                Some(self.options.get("options").and_then(Json::as_list).unwrap_or_default())
+            }
             _ => None,
         }
     }
@@ -105,12 +102,7 @@ impl Class {
     fn parse(name: &str, description: &Json, lists: &Json) -> Class {
         let mut inputs = Vec::new();
         let mut hidden = Vec::new();
-        for (category, members) in description
-            .get("input")
-            .and_then(Json::as_dict)
-            .into_iter()
-            .flatten()
-        {
+        for (category, members) in description.get("input").and_then(Json::as_dict).into_iter().flatten() {
             for (input, config) in members.as_dict().into_iter().flatten() {
                 if category == "hidden" {
                     let kind = config.as_list().and_then(<[Json]>::first).unwrap_or(config);
@@ -129,10 +121,7 @@ impl Class {
         }
         Class {
             name: name.to_owned(),
-            module: description
-                .get("python_module")
-                .map(Json::str)
-                .unwrap_or_default(),
+            module: description.get("python_module").map(Json::str).unwrap_or_default(),
             inputs,
             hidden,
             returns: texts(description.get("output")),
@@ -144,12 +133,7 @@ impl Class {
 }
 
 fn texts(value: Option<&Json>) -> Vec<String> {
-    value
-        .and_then(Json::as_list)
-        .unwrap_or_default()
-        .iter()
-        .map(Json::str)
-        .collect()
+    value.and_then(Json::as_list).unwrap_or_default().iter().map(Json::str).collect()
 }
 
 impl FileList {
@@ -160,9 +144,7 @@ impl FileList {
         if let Some(types) = value.get("input_types") {
             return Some(FileList::InputTypes(texts(Some(types))));
         }
-        value
-            .get("input_extensions")
-            .map(|endings| FileList::InputExtensions(texts(Some(endings))))
+        value.get("input_extensions").map(|endings| FileList::InputExtensions(texts(Some(endings))))
     }
 
     fn names(&self, config: &SimConfig, input: &Path) -> Vec<String> {
@@ -227,11 +209,7 @@ impl Registry {
             .iter()
             .map(|(name, description)| (name.clone(), Class::parse(name, description, &lists)))
             .collect();
-        Registry {
-            config,
-            input: dirs.input.clone(),
-            classes,
-        }
+        Registry { config, input: dirs.input.clone(), classes }
     }
 
     /// The names of all classes.
@@ -247,10 +225,7 @@ impl Registry {
 
     /// An input with the choices that exist now.
     pub(crate) fn fill(&self, input: &Input) -> FilledInput {
-        let mut filled = FilledInput {
-            kind: input.kind.clone(),
-            options: input.options.clone(),
-        };
+        let mut filled = FilledInput { kind: input.kind.clone(), options: input.options.clone() };
         let Some(files) = &input.files else {
             return filled;
         };
@@ -267,15 +242,9 @@ impl Registry {
 
     /// `/object_info`, of one class or of all; an unknown class gives an empty object.
     pub(crate) fn object_info(&self, class: Option<&str>) -> Json {
-        let wanted = self
-            .classes
-            .values()
-            .filter(|candidate| class.is_none_or(|name| name == candidate.name));
-        Json::Dict(
-            wanted
-                .map(|class| (class.name.clone(), self.describe(class)))
-                .collect(),
-        )
+        let wanted =
+            self.classes.values().filter(|candidate| class.is_none_or(|name| name == candidate.name));
+        Json::Dict(wanted.map(|class| (class.name.clone(), self.describe(class))).collect())
     }
 
     fn describe(&self, class: &Class) -> Json {
@@ -319,13 +288,7 @@ mod tests {
     fn registry(profile: Profile, base: &Path) -> Registry {
         let dirs = Dirs::below(base);
         fs::create_dir_all(&dirs.input).unwrap();
-        Registry::new(
-            Arc::new(SimConfig {
-                profile,
-                ..SimConfig::default()
-            }),
-            &dirs,
-        )
+        Registry::new(Arc::new(SimConfig { profile, ..SimConfig::default() }), &dirs)
     }
 
     #[test]
@@ -334,16 +297,8 @@ mod tests {
         for text in [DESCRIPTIONS, DESCRIPTIONS_0_3_64, DESCRIPTIONS_0_3_30, FILE_LISTS] {
             assert!(!embedded(text).is_empty());
         }
-        assert!(
-            registry(Profile::V0_7_0, base.path())
-                .get("SaveVideo")
-                .is_some_and(|class| class.newer)
-        );
-        assert!(
-            registry(Profile::V0_3_64, base.path())
-                .get("SaveImage")
-                .is_some_and(|class| !class.newer)
-        );
+        assert!(registry(Profile::V0_7_0, base.path()).get("SaveVideo").is_some_and(|class| class.newer));
+        assert!(registry(Profile::V0_3_64, base.path()).get("SaveImage").is_some_and(|class| !class.newer));
         assert!(registry(Profile::V0_3_30, base.path()).get("SaveVideo").is_none());
     }
 
@@ -356,12 +311,7 @@ mod tests {
         }
         let choices = |class: &str, input: &str| {
             let filled = registry.fill(registry.get(class).unwrap().input(input).unwrap());
-            filled
-                .choices()
-                .unwrap()
-                .iter()
-                .map(Json::str)
-                .collect::<Vec<_>>()
+            filled.choices().unwrap().iter().map(Json::str).collect::<Vec<_>>()
         };
         assert_eq!(choices("LoadImage", "image"), ["a.jpg", "b.png"]);
         assert_eq!(choices("LoadVideo", "file"), ["film.mp4"]);
@@ -370,10 +320,7 @@ mod tests {
             choices("CheckpointLoaderSimple", "ckpt_name").contains(&"flux1-dev-fp8.safetensors".to_owned())
         );
         let described = registry.object_info(Some("LoadVideo"));
-        assert!(
-            described.dump().contains(r#""options": ["film.mp4"]"#),
-            "{described}"
-        );
+        assert!(described.dump().contains(r#""options": ["film.mp4"]"#), "{described}");
         assert_eq!(registry.object_info(Some("NoSuchNode")), Json::empty_dict());
     }
 }

@@ -55,27 +55,16 @@ fn noise(size: u32, random: &mut Random, as_jpeg: bool) -> Preview {
     let jpeg = as_jpeg.then(|| jpeg::encode(&image, 95).ok()).flatten();
     match jpeg {
         Some(image) => Preview { image, jpeg: true },
-        None => Preview {
-            image: png::encode(&image, &[]),
-            jpeg: false,
-        },
+        None => Preview { image: png::encode(&image, &[]), jpeg: false },
     }
 }
 
 pub(super) fn raise(call: &Call<'_>) -> Result<Returned, Raised> {
     let message = call.text("message")?;
-    let place = |line| {
-        [Frame::at(
-            "/srv/comfyui-data/custom_nodes/rig_nodes/__init__.py",
-            line,
-            "run",
-        )]
-    };
+    let place = |line| [Frame::at("/srv/comfyui-data/custom_nodes/rig_nodes/__init__.py", line, "run")];
     Err(match call.text("kind")?.as_str() {
         "ValueError" => Exception::new("ValueError", message).raised_in(place(109)).into(),
-        "OOM" => Exception::new("torch.OutOfMemoryError", message)
-            .raised_in(place(113))
-            .into(),
+        "OOM" => Exception::new("torch.OutOfMemoryError", message).raised_in(place(113)).into(),
         "Unicode" => {
             let message = format!("ошибка 画像 \u{2028} {message}");
             Exception::new("ValueError", message).raised_in(place(115)).into()
@@ -107,16 +96,9 @@ pub(super) fn expand(call: &Call<'_>) -> Result<Returned, Raised> {
     if mode == "cycle" {
         first.push(("image", link(2)));
     }
-    let first = Json::Dict(
-        first
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect(),
-    );
-    let mut nodes = vec![
-        (id(1), node("RigSleep", first)),
-        (id(2), node("ImageInvert", dict([("image", link(1))]))),
-    ];
+    let first = Json::Dict(first.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
+    let mut nodes =
+        vec![(id(1), node("RigSleep", first)), (id(2), node("ImageInvert", dict([("image", link(1))])))];
     let mut result = link(2);
     match mode.as_str() {
         "save" => {
@@ -135,14 +117,8 @@ pub(super) fn expand(call: &Call<'_>) -> Result<Returned, Raised> {
         }
         _ => {}
     }
-    let expansion = Expansion {
-        nodes,
-        results: vec![result],
-    };
-    Ok(Returned {
-        expansion: Some(expansion),
-        ..Returned::default()
-    })
+    let expansion = Expansion { nodes, results: vec![result] };
+    Ok(Returned { expansion: Some(expansion), ..Returned::default() })
 }
 
 pub(super) fn block(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -159,39 +135,26 @@ pub(super) fn asynchronous(call: &Call<'_>) -> Result<Returned, Raised> {
     let pause = Duration::try_from_secs_f64(call.float("seconds")?).unwrap_or_default();
     let ready_at = Instant::now() + call.run.stretched(pause);
     let outputs = vec![plain(call.count("seed")?)];
-    Ok(Returned {
-        outputs,
-        ready_at: Some(ready_at),
-        ..Returned::default()
-    })
+    Ok(Returned { outputs, ready_at: Some(ready_at), ..Returned::default() })
 }
 
 pub(super) async fn exit(call: &Call<'_>) -> Result<Returned, Raised> {
-    call.run
-        .pause(Duration::from_millis(call.count("after_ms")?))
-        .await;
+    call.run.pause(Duration::from_millis(call.count("after_ms")?)).await;
     Err(Raised::ProcessEnds)
 }
 
 pub(super) fn unserializable(call: &Call<'_>) -> Result<Returned, Raised> {
     let ui = dict([("scores", list([call.count("seed")? as f64]))]);
-    Ok(Returned {
-        unserializable: true,
-        ..Returned::ui(ui)
-    })
+    Ok(Returned { unserializable: true, ..Returned::ui(ui) })
 }
 
 pub(super) fn not_a_number() -> Returned {
-    Returned::ui(dict([(
-        "scores",
-        list([f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.5]),
-    )]))
+    Returned::ui(dict([("scores", list([f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.5]))]))
 }
 
 pub(super) fn any_ui(call: &Call<'_>) -> Result<Returned, Raised> {
     let text = call.text("ui_json")?;
-    let ui = text
-        .parse()
-        .map_err(|error| Exception::new("json.decoder.JSONDecodeError", format!("{error}")))?;
+    let ui =
+        text.parse().map_err(|error| Exception::new("json.decoder.JSONDecodeError", format!("{error}")))?;
     Ok(Returned::ui(ui))
 }

@@ -14,21 +14,14 @@ use std::sync::Arc;
 const PREVIEW_SIDE: u32 = 256;
 
 fn model(file: String) -> Arc<Model> {
-    Arc::new(Model {
-        file,
-        loras: Vec::new(),
-    })
+    Arc::new(Model { file, loras: Vec::new() })
 }
 
 pub(super) async fn checkpoint(call: &Call<'_>) -> Result<Returned, Raised> {
     let file = call.text("ckpt_name")?;
     call.load_model(&file).await;
     let loaded = model(file);
-    Ok(Returned::values([
-        Value::Model(loaded.clone()),
-        Value::Clip(loaded),
-        Value::Vae,
-    ]))
+    Ok(Returned::values([Value::Model(loaded.clone()), Value::Clip(loaded), Value::Vae]))
 }
 
 pub(super) async fn unet(call: &Call<'_>) -> Result<Returned, Raised> {
@@ -38,21 +31,13 @@ pub(super) async fn unet(call: &Call<'_>) -> Result<Returned, Raised> {
 }
 
 pub(super) fn clip(call: &Call<'_>) -> Result<Returned, Raised> {
-    let input = if call.class.name == "DualCLIPLoader" {
-        "clip_name1"
-    } else {
-        "clip_name"
-    };
+    let input = if call.class.name == "DualCLIPLoader" { "clip_name1" } else { "clip_name" };
     Ok(Returned::values([Value::Clip(model(call.text(input)?))]))
 }
 
 pub(super) fn upscale_model(call: &Call<'_>) -> Result<Returned, Raised> {
     let file = call.text("model_name")?;
-    let factor = if file.to_ascii_lowercase().contains("2x") {
-        2
-    } else {
-        4
-    };
+    let factor = if file.to_ascii_lowercase().contains("2x") { 2 } else { 4 };
     Ok(Returned::values([Value::UpscaleModel(factor)]))
 }
 
@@ -64,10 +49,7 @@ pub(super) fn lora(call: &Call<'_>) -> Result<Returned, Raised> {
         Arc::new(model)
     };
     let (model, clip) = (call.model("model")?, call.model("clip")?);
-    Ok(Returned::values([
-        Value::Model(altered(model)),
-        Value::Clip(altered(clip)),
-    ]))
+    Ok(Returned::values([Value::Model(altered(model)), Value::Clip(altered(clip))]))
 }
 
 /// Nodes that hand on their first input as it is, as far as a card can show.
@@ -89,11 +71,7 @@ pub(super) fn empty_latent(call: &Call<'_>) -> Result<Returned, Raised> {
         width: call.size("width")?,
         height: call.size("height")?,
         batch: call.size("batch_size")?.max(1),
-        channels: if call.class.name == "EmptySD3LatentImage" {
-            16
-        } else {
-            4
-        },
+        channels: if call.class.name == "EmptySD3LatentImage" { 16 } else { 4 },
         source: None,
         sampled: None,
     };
@@ -170,20 +148,14 @@ pub(super) async fn sample(call: &Call<'_>) -> Result<Returned, Raised> {
         let preview = if call.run.previews {
             let (sampled, size) = (sampled.clone(), preview_size(before.width, before.height));
             // Drawing is short work, but not for the thread that serves everybody else.
-            tokio::task::spawn_blocking(move || show_step(&sampled, size, step, done))
-                .await
-                .ok()
-                .flatten()
+            tokio::task::spawn_blocking(move || show_step(&sampled, size, step, done)).await.ok().flatten()
         } else {
             None
         };
         call.run.step(call.node, step.into(), done.into(), preview)?;
         tokio::task::yield_now().await;
     }
-    let after = Latent {
-        sampled: Some(sampled),
-        ..(*before).clone()
-    };
+    let after = Latent { sampled: Some(sampled), ..(*before).clone() };
     Ok(Returned::values([Value::Latent(Arc::new(after))]))
 }
 
@@ -206,9 +178,7 @@ fn preview_size(width: u32, height: u32) -> (u32, u32) {
 
 fn show_step(sampled: &Sampled, (width, height): (u32, u32), step: u32, steps: u32) -> Option<Preview> {
     let image = draw(sampled, width, height, sampled.seed, Some((step, steps)));
-    jpeg::encode(&image, 95)
-        .ok()
-        .map(|image| Preview { image, jpeg: true })
+    jpeg::encode(&image, 95).ok().map(|image| Preview { image, jpeg: true })
 }
 
 fn draw(sampled: &Sampled, width: u32, height: u32, seed: u64, step: Option<(u32, u32)>) -> Image {
@@ -248,13 +218,7 @@ fn decoded(latent: &Latent) -> Vec<Arc<Image>> {
         (Some(sampled), _) => (0..latent.batch)
             .map(|index| {
                 let seed = sampled.seed.wrapping_add(u64::from(index));
-                Arc::new(draw(
-                    sampled,
-                    width,
-                    height,
-                    seed,
-                    Some((sampled.steps, sampled.steps)),
-                ))
+                Arc::new(draw(sampled, width, height, seed, Some((sampled.steps, sampled.steps))))
             })
             .collect(),
         (None, Some(source)) => (**source).clone(),
@@ -272,12 +236,7 @@ pub(super) async fn save_latent(call: &Call<'_>) -> Result<Returned, Raised> {
     let file = place.only_file("latent");
     let seed = latent.sampled.as_ref().map_or(0, |sampled| sampled.seed);
     let shape = latent.shape();
-    call.write(place.folder.join(&file), move || {
-        Ok(safetensors::encode(shape, seed, &borrowed(&metadata)))
-    })
-    .await?;
-    Ok(Returned::ui(dict([(
-        "latents",
-        list([listed(&file, &place.subfolder, "output")]),
-    )])))
+    call.write(place.folder.join(&file), move || Ok(safetensors::encode(shape, seed, &borrowed(&metadata))))
+        .await?;
+    Ok(Returned::ui(dict([("latents", list([listed(&file, &place.subfolder, "output")]))])))
 }

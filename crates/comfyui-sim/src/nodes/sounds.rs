@@ -24,25 +24,14 @@ pub(super) fn empty(call: &Call<'_>) -> Result<Returned, Raised> {
 pub(super) fn load(call: &Call<'_>) -> Result<Returned, Raised> {
     let (path, bytes) = call.read(&call.text("audio")?)?;
     let info = probe::audio(&bytes).map_err(|_| invalid_data(&path))?;
-    let seconds = info
-        .seconds
-        .clamp(0.0, MOST_SAMPLES / f64::from(info.sample_rate.max(1)));
-    let audio = Audio::sine(
-        info.sample_rate.max(1),
-        info.channels.max(1) as usize,
-        seconds,
-        440.0,
-    );
+    let seconds = info.seconds.clamp(0.0, MOST_SAMPLES / f64::from(info.sample_rate.max(1)));
+    let audio = Audio::sine(info.sample_rate.max(1), info.channels.max(1) as usize, seconds, 440.0);
     Ok(Returned::values([Value::Audio(Arc::new(audio))]))
 }
 
 async fn write(call: &Call<'_>, prefix: &str, kind: &str, ending: &'static str) -> Result<Returned, Raised> {
     let audio = call.audio("audio")?;
-    let root = if kind == "temp" {
-        &call.run.dirs.temp
-    } else {
-        &call.run.dirs.output
-    };
+    let root = if kind == "temp" { &call.run.dirs.temp } else { &call.run.dirs.output };
     let place = files::place(prefix, root, 0, 0)?;
     let metadata = call.metadata()?;
     let file = place.file(0, ending);
@@ -65,10 +54,6 @@ pub(super) async fn save(call: &Call<'_>, ending: &'static str) -> Result<Return
 }
 
 pub(super) async fn preview(call: &Call<'_>) -> Result<Returned, Raised> {
-    let prefix = if call.class.newer {
-        call.temp_prefix()
-    } else {
-        call.kept_temp_prefix()
-    };
+    let prefix = if call.class.newer { call.temp_prefix() } else { call.kept_temp_prefix() };
     write(call, &prefix, "temp", "flac").await
 }

@@ -88,24 +88,13 @@ enum Notation {
 
 impl Style {
     fn of(values: &[f32]) -> Style {
-        let sizes = || {
-            values
-                .iter()
-                .map(|value| f64::from(value.abs()))
-                .filter(|v| v.is_finite() && *v != 0.0)
-        };
+        let sizes =
+            || values.iter().map(|value| f64::from(value.abs())).filter(|v| v.is_finite() && *v != 0.0);
         let largest = sizes().fold(0.0, f64::max);
         let smallest = sizes().fold(f64::INFINITY, f64::min);
         let wide = largest > 0.0 && (largest / smallest > 1000.0 || largest > 1e8);
-        let notation = if values
-            .iter()
-            .all(|value| !value.is_finite() || value.fract() == 0.0)
-        {
-            if wide {
-                Notation::Scientific
-            } else {
-                Notation::Whole
-            }
+        let notation = if values.iter().all(|value| !value.is_finite() || value.fract() == 0.0) {
+            if wide { Notation::Scientific } else { Notation::Whole }
         } else if wide || smallest < 1e-4 {
             Notation::Scientific
         } else {
@@ -157,20 +146,9 @@ mod tests {
              [[0.0000, 0.0000, 0.0039],\n          [0.0000, 0.0000, 0.0039]]]])"
         );
         assert_eq!(text(&[3], &|at| at as f32), "tensor([0., 1., 2.])");
-        assert_eq!(
-            text(&[2], &|at| [1.0, 5000.5][at]),
-            "tensor([1.0000e+00, 5.0005e+03])"
-        );
+        assert_eq!(text(&[2], &|at| [1.0, 5000.5][at]), "tensor([1.0000e+00, 5.0005e+03])");
         assert_eq!(text(&[0], &|_| 0.0), "tensor([], size=(0))");
-        assert_eq!(
-            text(&[1, 1, 44], &|_| 0.0)
-                .lines()
-                .next()
-                .unwrap()
-                .matches("0.")
-                .count(),
-            23
-        );
+        assert_eq!(text(&[1, 1, 44], &|_| 0.0).lines().next().unwrap().matches("0.").count(), 23);
     }
 
     #[test]

@@ -126,10 +126,7 @@ impl Value {
             Value::Clip(_) => object("comfy.sd.CLIP"),
             Value::Vae => object("comfy.sd.VAE"),
             Value::Conditioning(_) => {
-                format!(
-                    "[[{}, {{'pooled_output': None}}]]",
-                    tensor::text(&[1, 77, 768], &|_| 0.0)
-                )
+                format!("[[{}, {{'pooled_output': None}}]]", tensor::text(&[1, 77, 768], &|_| 0.0))
             }
             Value::ControlNet => object("comfy.controlnet.ControlNet"),
             Value::UpscaleModel(_) => object("spandrel.ImageModelDescriptor"),
@@ -138,10 +135,7 @@ impl Value {
                 let waveform = tensor::text(&[1, audio.channels().len(), length], &|at| {
                     audio.channels()[at / length][at % length]
                 });
-                format!(
-                    "{{'waveform': {waveform}, 'sample_rate': {}}}",
-                    audio.sample_rate()
-                )
+                format!("{{'waveform': {waveform}, 'sample_rate': {}}}", audio.sample_rate())
             }
             Value::Video(_) => object("comfy_api.latest._input_impl.video_types.VideoFromComponents"),
             Value::Svg(_) => object("comfy_api.latest._util.image_types.SVG"),
@@ -156,20 +150,13 @@ impl Latent {
     /// The shape of the tensor.
     pub(crate) fn shape(&self) -> [usize; 4] {
         let side = |pixels: u32| (pixels / 8).max(1) as usize;
-        [
-            self.batch as usize,
-            self.channels,
-            side(self.height),
-            side(self.width),
-        ]
+        [self.batch as usize, self.channels, side(self.height), side(self.width)]
     }
 }
 
 /// Width and height of a batch.
 pub(crate) fn size_of(images: &[Arc<Image>]) -> (usize, usize) {
-    images
-        .first()
-        .map_or((1, 1), |image| (image.width() as usize, image.height() as usize))
+    images.first().map_or((1, 1), |image| (image.width() as usize, image.height() as usize))
 }
 
 fn object(class: &str) -> String {

@@ -12,26 +12,16 @@ use std::net::SocketAddr;
 pub fn compare(comparison: &mut Comparison<'_>, request: &Request, expected: &Answer, got: &Received) {
     comparison.same("status", expected.status, got.status);
     if expected.status != got.status {
-        comparison.differ(
-            "body",
-            describe(&expected.body),
-            String::from_utf8_lossy(&got.body),
-        );
+        comparison.differ("body", describe(&expected.body), String::from_utf8_lossy(&got.body));
         return;
     }
-    comparison.same(
-        "reason",
-        expected.reason.clone().unwrap_or_default(),
-        got.reason.clone(),
-    );
+    comparison.same("reason", expected.reason.clone().unwrap_or_default(), got.reason.clone());
     headers(comparison, request, expected, got);
     let content = match got.content() {
         Ok(content) => content,
         Err(error) => return comparison.differ("body", "a readable body", error),
     };
-    let is_json = got
-        .header("content-type")
-        .is_some_and(|kind| kind.starts_with("application/json"));
+    let is_json = got.header("content-type").is_some_and(|kind| kind.starts_with("application/json"));
     match &expected.body {
         AnswerBody::Empty => comparison.same("length of the body", 0, content.len()),
         AnswerBody::Json(value) => json_body(comparison, value, &content),
@@ -69,11 +59,7 @@ fn headers(comparison: &mut Comparison<'_>, request: &Request, expected: &Answer
     // Every answer has a date, which was not recorded.
     expected_names.push("date".to_owned());
     expected_names.sort();
-    let mut got_names: Vec<String> = got
-        .headers
-        .iter()
-        .map(|(name, _)| name.to_ascii_lowercase())
-        .collect();
+    let mut got_names: Vec<String> = got.headers.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
     got_names.sort();
     comparison.same("names of the headers", expected_names, got_names);
     for (name, value) in &expected.headers {
@@ -145,10 +131,7 @@ fn binary(
     }
     let uploaded_whole = request.path.contains("type=input") && !request.path.contains("input.mp4");
     if uploaded_whole || len <= head.len() || content.len() < 16 {
-        let (expected, got) = (
-            bodies::hex(head),
-            bodies::hex(&content[..content.len().min(head.len())]),
-        );
+        let (expected, got) = (bodies::hex(head), bodies::hex(&content[..content.len().min(head.len())]));
         comparison.differ(
             "body",
             format_args!("{len} bytes {expected}"),
@@ -195,11 +178,7 @@ pub async fn compare_raw(
     match http::send_raw(server, &bodies::raw(request), answers).await {
         Ok((bytes, got_closed)) => {
             let got = String::from_utf8_lossy(&bytes).into_owned();
-            comparison.same(
-                "bytes of the answer",
-                without_volatile(&expected),
-                without_volatile(&got),
-            );
+            comparison.same("bytes of the answer", without_volatile(&expected), without_volatile(&got));
             comparison.same("closed by the server", *closed, got_closed);
         }
         Err(error) => comparison.differ("answer", expected, error),

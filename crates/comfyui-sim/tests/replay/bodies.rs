@@ -47,9 +47,7 @@ fn video_of_size(len: usize) -> Vec<u8> {
     let frames = vec![Image::solid(64, 48, [40, 80, 120]); 10];
     let sound = Audio::silence(8000, 1, 1.0);
     let mut video = mp4::encode(&frames, 10.0, Some(&sound), &[]).expect("a small video");
-    let rest = len
-        .checked_sub(video.len() + 8)
-        .expect("the sample is smaller than the recorded video");
+    let rest = len.checked_sub(video.len() + 8).expect("the sample is smaller than the recorded video");
     video.extend_from_slice(&u32::try_from(rest + 8).expect("small").to_be_bytes());
     video.extend_from_slice(b"free");
     video.resize(len, 0);
@@ -63,14 +61,10 @@ pub fn multipart(parts: &[Value]) -> (String, Vec<u8>) {
     for part in parts {
         let name = part["name"].as_str().expect("name");
         let (content, content_type) = match part.get("value") {
-            Some(value) => (
-                value.as_str().expect("value").as_bytes().to_vec(),
-                "text/plain; charset=utf-8",
-            ),
-            None => (
-                upload_bytes(&part["value_binary"]),
-                part["content_type"].as_str().expect("content_type"),
-            ),
+            Some(value) => (value.as_str().expect("value").as_bytes().to_vec(), "text/plain; charset=utf-8"),
+            None => {
+                (upload_bytes(&part["value_binary"]), part["content_type"].as_str().expect("content_type"))
+            }
         };
         let mut head = format!(
             "--{BOUNDARY}\r\nContent-Type: {content_type}\r\nContent-Disposition: form-data; name=\"{name}\""
@@ -90,11 +84,8 @@ pub fn multipart(parts: &[Value]) -> (String, Vec<u8>) {
 /// aiohttp percent-encodes file names in the header; the server does not decode them.
 fn percent_encoded(text: &str) -> String {
     use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-    const ALL_BUT_UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC
-        .remove(b'.')
-        .remove(b'_')
-        .remove(b'-')
-        .remove(b'~');
+    const ALL_BUT_UNRESERVED: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'-').remove(b'~');
     utf8_percent_encode(text, ALL_BUT_UNRESERVED).to_string()
 }
 

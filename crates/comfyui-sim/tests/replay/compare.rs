@@ -46,11 +46,7 @@ pub struct Comparison<'a> {
 
 impl<'a> Comparison<'a> {
     pub fn new(place: impl Into<String>, names: &'a mut Names) -> Self {
-        Self {
-            place: place.into(),
-            names,
-            differences: Vec::new(),
-        }
+        Self { place: place.into(), names, differences: Vec::new() }
     }
 
     /// Notes a difference.
@@ -158,10 +154,7 @@ fn calls(traceback: &Value) -> Option<Vec<(String, String)>> {
     let lines = traceback.as_array()?.iter();
     lines
         .map(|line| {
-            let (file, rest) = line
-                .as_str()?
-                .strip_prefix("  File \"")?
-                .split_once("\", line ")?;
+            let (file, rest) = line.as_str()?.strip_prefix("  File \"")?.split_once("\", line ")?;
             let function = rest.split_once(", in ")?.1.lines().next()?;
             Some((file.rsplit('/').next()?.to_owned(), function.to_owned()))
         })
@@ -170,7 +163,5 @@ fn calls(traceback: &Value) -> Option<Vec<(String, String)>> {
 
 fn is_time(value: &Value) -> bool {
     // Between 2001 and 2286: thirteen digits.
-    value
-        .as_u64()
-        .is_some_and(|time| (1_000_000_000_000..10_000_000_000_000).contains(&time))
+    value.as_u64().is_some_and(|time| (1_000_000_000_000..10_000_000_000_000).contains(&time))
 }

@@ -25,10 +25,7 @@ pub struct Shape {
 impl Shape {
     /// From a recorded text frame.
     pub fn text(document: Value) -> Self {
-        Self {
-            kind: document["type"].as_str().unwrap_or("?").to_owned(),
-            document,
-        }
+        Self { kind: document["type"].as_str().unwrap_or("?").to_owned(), document }
     }
 
     /// From a recorded text frame that is not strict JSON.
@@ -50,10 +47,7 @@ impl Shape {
                 json!({"event": event, "metadata": decoded["metadata"], "image": picture(&head)})
             }
         };
-        Self {
-            kind: format!("binary {event}"),
-            document,
-        }
+        Self { kind: format!("binary {event}"), document }
     }
 
     /// From a frame that came.
@@ -61,13 +55,9 @@ impl Shape {
         match frame {
             Incoming::Text(text) => {
                 if let Some(fault) = json::not_as_python_writes(text) {
-                    return Err(format!(
-                        "frame is not written as Python writes JSON: {fault}: {text}"
-                    ));
+                    return Err(format!("frame is not written as Python writes JSON: {fault}: {text}"));
                 }
-                Ok(Self::text(
-                    json::parse(text).map_err(|error| format!("{error}: {text}"))?,
-                ))
+                Ok(Self::text(json::parse(text).map_err(|error| format!("{error}: {text}"))?))
             }
             Incoming::Binary(bytes) => {
                 binary(bytes).ok_or_else(|| format!("binary frame of {} bytes is cut", bytes.len()))
@@ -80,9 +70,7 @@ impl Shape {
         match self.kind.as_str() {
             "progress" | "binary 1" | "binary 4" => true,
             "progress_state" => self.document["data"]["nodes"].as_object().is_some_and(|nodes| {
-                nodes
-                    .values()
-                    .any(|node| node["state"] == "running" && node["value"].as_f64() > Some(0.0))
+                nodes.values().any(|node| node["state"] == "running" && node["value"].as_f64() > Some(0.0))
             }),
             _ => false,
         }
@@ -117,10 +105,7 @@ fn binary(bytes: &[u8]) -> Option<Shape> {
         }
         _ => return None,
     };
-    Some(Shape {
-        kind: format!("binary {event}"),
-        document,
-    })
+    Some(Shape { kind: format!("binary {event}"), document })
 }
 
 /// What is compared of a picture: its kind, and the size of a PNG as far as it is known.
@@ -133,10 +118,7 @@ fn picture(bytes: &[u8]) -> Value {
             None => json!("PNG"),
         }
     } else {
-        json!(format!(
-            "neither JPEG nor PNG: {}",
-            crate::bodies::hex(&bytes[..bytes.len().min(16)])
-        ))
+        json!(format!("neither JPEG nor PNG: {}", crate::bodies::hex(&bytes[..bytes.len().min(16)])))
     }
 }
 
@@ -147,11 +129,7 @@ pub fn compare(comparison: &mut Comparison<'_>, expected: Vec<Shape>, got: Vec<S
         let (expected_status, expected) = split_status(expected);
         let (got_status, got) = split_status(got);
         comparison.same("status frames", expected_status.len(), got_status.len());
-        comparison.same(
-            "status frames, repeats folded",
-            folded(expected_status),
-            folded(got_status),
-        );
+        comparison.same("status frames, repeats folded", folded(expected_status), folded(got_status));
         (expected, got)
     } else {
         (expected, got)
@@ -194,13 +172,7 @@ pub fn compare(comparison: &mut Comparison<'_>, expected: Vec<Shape>, got: Vec<S
 
 fn split_status(shapes: Vec<Shape>) -> (Vec<i64>, Vec<Shape>) {
     let remaining = shapes.iter().filter_map(Shape::remaining).collect();
-    (
-        remaining,
-        shapes
-            .into_iter()
-            .filter(|shape| shape.kind != "status")
-            .collect(),
-    )
+    (remaining, shapes.into_iter().filter(|shape| shape.kind != "status").collect())
 }
 
 fn folded(mut numbers: Vec<i64>) -> Vec<i64> {
@@ -252,10 +224,7 @@ fn step(shape: &Shape) -> Option<(i64, i64)> {
     let data = &shape.document["data"];
     let of = match shape.kind.as_str() {
         "progress" => data,
-        "progress_state" => data["nodes"]
-            .as_object()?
-            .values()
-            .find(|node| node["state"] == "running")?,
+        "progress_state" => data["nodes"].as_object()?.values().find(|node| node["state"] == "running")?,
         _ => return None,
     };
     Some((of["value"].as_f64()? as i64, of["max"].as_f64()? as i64))
@@ -285,9 +254,5 @@ fn pattern(run: &[Shape]) -> Vec<String> {
         }
     }
     // The first and the last step of a cut run may lack frames.
-    steps
-        .into_iter()
-        .map(|(_, kinds)| kinds)
-        .max_by_key(Vec::len)
-        .unwrap_or_default()
+    steps.into_iter().map(|(_, kinds)| kinds).max_by_key(Vec::len).unwrap_or_default()
 }

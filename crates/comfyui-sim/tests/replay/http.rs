@@ -62,9 +62,7 @@ async fn exchange(
     headers: &[(String, String)],
     body: Option<&[u8]>,
 ) -> Result<Received, String> {
-    let stream = TcpStream::connect(server)
-        .await
-        .map_err(|error| format!("cannot connect: {error}"))?;
+    let stream = TcpStream::connect(server).await.map_err(|error| format!("cannot connect: {error}"))?;
     let (mut reader, mut writer) = stream.into_split();
     let mut head = format!("{method} {path} HTTP/1.1\r\n");
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -103,10 +101,7 @@ async fn read_answer(
             break end;
         }
         if more(reader, bytes).await? == 0 {
-            return Err(format!(
-                "connection closed after {} bytes of an answer",
-                bytes.len()
-            ));
+            return Err(format!("connection closed after {} bytes of an answer", bytes.len()));
         }
     };
     let mut answer = parse_head(&bytes[..head_end])?;
@@ -114,21 +109,13 @@ async fn read_answer(
     if method == "HEAD" || matches!(answer.status, 204 | 304) {
         return Ok(answer);
     }
-    if answer
-        .header("transfer-encoding")
-        .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
-    {
+    if answer.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
         answer.body = read_chunked(reader, bytes).await?;
     } else if let Some(length) = answer.header("content-length") {
-        let length: usize = length
-            .parse()
-            .map_err(|_| format!("content-length {length:?} is no number"))?;
+        let length: usize = length.parse().map_err(|_| format!("content-length {length:?} is no number"))?;
         while bytes.len() < length {
             if more(reader, bytes).await? == 0 {
-                return Err(format!(
-                    "connection closed after {} of {length} bytes of a body",
-                    bytes.len()
-                ));
+                return Err(format!("connection closed after {} of {length} bytes of a body", bytes.len()));
             }
         }
         answer.body = bytes.drain(..length).collect();
@@ -170,10 +157,7 @@ async fn read_chunked(
 }
 
 async fn more(reader: &mut (impl AsyncReadExt + Unpin), bytes: &mut Vec<u8>) -> Result<usize, String> {
-    reader
-        .read_buf(bytes)
-        .await
-        .map_err(|error| format!("connection lost: {error}"))
+    reader.read_buf(bytes).await.map_err(|error| format!("connection lost: {error}"))
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
@@ -206,13 +190,8 @@ fn parse_head(head: &[u8]) -> Result<Received, String> {
 pub async fn send_raw(server: SocketAddr, request: &[u8], answers: usize) -> Result<(Vec<u8>, bool), String> {
     const QUIET: Duration = Duration::from_millis(300);
     const DEADLINE: Duration = Duration::from_secs(10);
-    let mut stream = TcpStream::connect(server)
-        .await
-        .map_err(|error| format!("cannot connect: {error}"))?;
-    stream
-        .write_all(request)
-        .await
-        .map_err(|error| format!("cannot send: {error}"))?;
+    let mut stream = TcpStream::connect(server).await.map_err(|error| format!("cannot connect: {error}"))?;
+    stream.write_all(request).await.map_err(|error| format!("cannot send: {error}"))?;
     let mut bytes = Vec::new();
     loop {
         let seen = bytes.windows(7).filter(|window| *window == b"HTTP/1.").count();
@@ -231,9 +210,7 @@ pub async fn send_raw(server: SocketAddr, request: &[u8], answers: usize) -> Res
 
 /// Sends the same request many times on one connection without waiting in between, and reads all the answers.
 pub async fn send_many(server: SocketAddr, request: &[u8], count: usize) -> Result<(), String> {
-    let stream = TcpStream::connect(server)
-        .await
-        .map_err(|error| format!("cannot connect: {error}"))?;
+    let stream = TcpStream::connect(server).await.map_err(|error| format!("cannot connect: {error}"))?;
     let (mut reader, mut writer) = stream.into_split();
     let write = async {
         for _ in 0..count {

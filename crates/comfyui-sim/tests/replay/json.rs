@@ -23,9 +23,7 @@ fn mark_non_finite(text: &str) -> String {
             rest = &rest[length..];
             continue;
         }
-        let word = ["-Infinity", "Infinity", "NaN"]
-            .into_iter()
-            .find(|word| rest.starts_with(word));
+        let word = ["-Infinity", "Infinity", "NaN"].into_iter().find(|word| rest.starts_with(word));
         if let Some(word) = word {
             marked.push_str("\"bare ");
             marked.push_str(word);

@@ -29,11 +29,8 @@ mod volatile;
 async fn replay(name: &str) {
     let recording = recording::load(name);
     let differences = player::play(&recording).await;
-    let account: Vec<String> = differences
-        .iter()
-        .take(30)
-        .map(|difference| format!("  {difference}"))
-        .collect();
+    let account: Vec<String> =
+        differences.iter().take(30).map(|difference| format!("  {difference}")).collect();
     assert!(
         differences.is_empty(),
         "{name}: {} differences from the recording\n{}",
@@ -115,14 +112,8 @@ replays! {
 
 /// Recordings that cannot be played, why, and where their facts are checked instead.
 const NOT_REPLAYED: &[(&str, &str)] = &[
-    (
-        "load_1000",
-        "sizes and times of answers without their bodies; see facts::load_1000_counts_and_shapes",
-    ),
-    (
-        "slow_reader",
-        "measures memory and times; see facts::slow_reader_stops_everybodys_frames",
-    ),
+    ("load_1000", "sizes and times of answers without their bodies; see facts::load_1000_counts_and_shapes"),
+    ("slow_reader", "measures memory and times; see facts::slow_reader_stops_everybodys_frames"),
     (
         "race_success_vs_history",
         "statistics; see facts::race_success_vs_history_entry_is_there_with_the_last_frames",
@@ -142,10 +133,7 @@ fn every_recording_is_replayed_or_excused() {
             unknown.push(name.to_owned());
         }
     }
-    assert!(
-        unknown.is_empty(),
-        "neither or both replayed and excused: {unknown:?}"
-    );
+    assert!(unknown.is_empty(), "neither or both replayed and excused: {unknown:?}");
 }
 
 /// The harness sees what it is there to see: one wrong answer, one wrong frame and one missing frame.
@@ -153,22 +141,13 @@ fn every_recording_is_replayed_or_excused() {
 async fn a_difference_is_reported_where_it_is() {
     use recording::{AnswerBody, FrameKind, Outcome};
     let mut recording = recording::load("submit_ok_ws");
-    let Outcome::Answer(answer) = &mut recording.exchanges[0].outcome else {
-        panic!("no answer")
-    };
-    let AnswerBody::Json(body) = &mut answer.body else {
-        panic!("no JSON")
-    };
+    let Outcome::Answer(answer) = &mut recording.exchanges[0].outcome else { panic!("no answer") };
+    let AnswerBody::Json(body) = &mut answer.body else { panic!("no JSON") };
     body["number"] = serde_json::json!(0.0);
-    let mut nodes = recording
-        .frames
-        .iter_mut()
-        .filter_map(|frame| match &mut frame.kind {
-            FrameKind::Text(frame) if frame["type"] == "executing" => {
-                Some(&mut frame["data"]["display_node"])
-            }
-            _ => None,
-        });
+    let mut nodes = recording.frames.iter_mut().filter_map(|frame| match &mut frame.kind {
+        FrameKind::Text(frame) if frame["type"] == "executing" => Some(&mut frame["data"]["display_node"]),
+        _ => None,
+    });
     *nodes.next().unwrap() = serde_json::json!("another");
     let success = |frame: &recording::Frame| matches!(&frame.kind, FrameKind::Text(frame) if frame["type"] == "execution_success");
     recording.frames.retain(|frame| !success(frame));
@@ -184,8 +163,5 @@ async fn a_difference_is_reported_where_it_is() {
     ] {
         assert!(report.contains(part), "no {part:?} in\n{report}");
     }
-    assert!(
-        report.contains("\"execution_success\""),
-        "the frame too many is named in\n{report}"
-    );
+    assert!(report.contains("\"execution_success\""), "the frame too many is named in\n{report}");
 }

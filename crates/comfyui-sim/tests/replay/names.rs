@@ -37,9 +37,7 @@ impl Names {
             Value::String(text) => Value::String(self.translate(text)),
             Value::Array(list) => Value::Array(list.iter().map(|value| self.translate_json(value)).collect()),
             Value::Object(map) => Value::Object(
-                map.iter()
-                    .map(|(key, value)| (self.translate(key), self.translate_json(value)))
-                    .collect(),
+                map.iter().map(|(key, value)| (self.translate(key), self.translate_json(value))).collect(),
             ),
             other => other.clone(),
         }
@@ -64,10 +62,7 @@ impl Names {
         if recorded_rest != actual_rest {
             return false;
         }
-        self.learn(
-            &format!("{PREFIX}{recorded_letters}"),
-            &format!("{PREFIX}{actual_letters}"),
-        );
+        self.learn(&format!("{PREFIX}{recorded_letters}"), &format!("{PREFIX}{actual_letters}"));
         true
     }
 }

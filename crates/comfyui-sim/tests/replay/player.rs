@@ -28,10 +28,9 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Plays it and returns what was different.
 pub async fn play(recording: &Recording) -> Vec<Difference> {
-    let server = Server::start(&recording.version, &recording.server_args, |base| {
-        setup::seed_files(recording, base)
-    })
-    .await;
+    let server =
+        Server::start(&recording.version, &recording.server_args, |base| setup::seed_files(recording, base))
+            .await;
     let mut names = Names::default();
     names.learn("/srv/comfyui-data", &server.base().to_string_lossy());
     let mut player = Player {
@@ -72,6 +71,18 @@ enum Action<'a> {
     Exchange(usize, &'a Exchange),
 }
 
+/// Jobs are listed by the millisecond of their submission, and no two recorded ones share one. Without this a quick
+/// machine would leave their order open.
+async fn next_millisecond() {
+    let now = || {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map(|time| time.as_millis()).ok()
+    };
+    let begun = now();
+    while now() == begun {
+        tokio::time::sleep(Duration::from_micros(100)).await;
+    }
+}
+
 impl Player<'_> {
     async fn run(&mut self) {
         let (first_number, earlier) = setup::earlier_prompts(self.recording);
@@ -106,6 +117,7 @@ impl Player<'_> {
                 Action::Exchange(index, exchange) => {
                     self.run_hooks(index).await;
                     self.exchange(index, exchange).await;
+                    next_millisecond().await;
                 }
             }
         }
@@ -200,33 +212,19 @@ impl Player<'_> {
             "POST /prompt HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}",
             self.server.address
         );
-        http::send_many(self.server.address, request.as_bytes(), count as usize)
-            .await
-            .expect("answers");
+        http::send_many(self.server.address, request.as_bytes(), count as usize).await.expect("answers");
     }
 
     async fn post_prompt(&mut self, body: &[u8]) -> http::Received {
         let headers = [("Content-Type".to_owned(), "application/json".to_owned())];
-        http::send(
-            self.server.address,
-            "POST",
-            "/prompt",
-            &headers,
-            Some(body),
-            PATIENCE,
-        )
-        .await
-        .expect("an answer")
+        http::send(self.server.address, "POST", "/prompt", &headers, Some(body), PATIENCE)
+            .await
+            .expect("an answer")
     }
 
     /// Where only some types of frames were kept, the opening of the socket was not.
     async fn open_unrecorded_sockets(&mut self) {
-        let names: BTreeSet<&str> = self
-            .recording
-            .frames
-            .iter()
-            .map(|frame| frame.socket.as_str())
-            .collect();
+        let names: BTreeSet<&str> = self.recording.frames.iter().map(|frame| frame.socket.as_str()).collect();
         for name in names {
             let own = || self.recording.frames.iter().filter(|frame| frame.socket == name);
             if own().any(|frame| matches!(frame.kind, FrameKind::Open { .. } | FrameKind::Refused { .. })) {
@@ -250,12 +248,7 @@ impl Player<'_> {
                 // The first frame tells the length of the queue at the moment of the connection.
                 socket.wait(PATIENCE, |seen| !seen.frames.is_empty()).await;
                 let named = path.split_once("clientId=").is_some_and(|(_, id)| !id.is_empty());
-                let connection = Connection {
-                    socket: Some(socket),
-                    seen: Seen::default(),
-                    kept,
-                    named,
-                };
+                let connection = Connection { socket: Some(socket), seen: Seen::default(), kept, named };
                 self.sockets.insert(name.to_owned(), connection);
             }
             Err(status) => {
@@ -283,9 +276,7 @@ impl Player<'_> {
             FrameKind::SendBinary(bytes) => self.send(name, Message::binary(bytes.clone())).await,
             FrameKind::SendPing(bytes) => {
                 self.send(name, Message::Ping(bytes.clone().into())).await;
-                if let Some(Connection {
-                    socket: Some(socket), ..
-                }) = self.sockets.get_mut(name)
+                if let Some(Connection { socket: Some(socket), .. }) = self.sockets.get_mut(name)
                     && !socket.wait(PATIENCE, |seen| seen.pongs > 0).await
                 {
                     let mut comparison = Comparison::new(format!("socket {name:?}"), &mut self.names);
@@ -312,9 +303,7 @@ impl Player<'_> {
             }
             FrameKind::Closed => {
                 let closed = match self.sockets.get_mut(name) {
-                    Some(Connection {
-                        socket: Some(socket), ..
-                    }) => {
+                    Some(Connection { socket: Some(socket), .. }) => {
                         socket.wait(PATIENCE, |seen| seen.closed.is_some()).await;
                         socket.seen().closed
                     }
@@ -329,10 +318,7 @@ impl Player<'_> {
     }
 
     async fn send(&mut self, name: &str, message: Message) {
-        if let Some(Connection {
-            socket: Some(socket), ..
-        }) = self.sockets.get(name)
-        {
+        if let Some(Connection { socket: Some(socket), .. }) = self.sockets.get(name) {
             socket.send(message).await;
         }
     }
@@ -342,10 +328,7 @@ impl Player<'_> {
             self.bump(self.bumps[index]).await;
         }
         let request = &exchange.request;
-        let place = format!(
-            "exchange {index} {} {} ({})",
-            request.method, request.path, exchange.note
-        );
+        let place = format!("exchange {index} {} {} ({})", request.method, request.path, exchange.note);
         let mut differences = Vec::new();
         let asked_at = tokio::time::Instant::now();
         loop {
@@ -386,11 +369,7 @@ impl Player<'_> {
 
     async fn compare_sockets(&mut self) {
         self.catch_up(f64::INFINITY).await;
-        if self
-            .sockets
-            .values()
-            .any(|connection| connection.socket.is_some())
-        {
+        if self.sockets.values().any(|connection| connection.socket.is_some()) {
             tokio::time::sleep(LOOK).await;
         }
         for (name, connection) in &mut self.sockets {
@@ -405,12 +384,7 @@ impl Player<'_> {
                     Err(fault) => comparison.differ("frame", "a frame as ComfyUI writes it", fault),
                 }
             }
-            got.retain(|shape| {
-                connection
-                    .kept
-                    .as_ref()
-                    .is_none_or(|kept| kept.contains(&shape.kind))
-            });
+            got.retain(|shape| connection.kept.as_ref().is_none_or(|kept| kept.contains(&shape.kind)));
             let mut expected = recorded(self.recording, name, connection, f64::INFINITY);
             for shape in &mut expected {
                 shape.document = comparison.names.translate_json(&shape.document);
@@ -432,38 +406,23 @@ impl Player<'_> {
 
 /// The recorded frames of one socket before a moment.
 fn recorded(recording: &Recording, name: &str, connection: &Connection, before: f64) -> Vec<Shape> {
-    let frames = recording
-        .frames
-        .iter()
-        .filter(|frame| frame.socket == name && frame.at < before);
+    let frames = recording.frames.iter().filter(|frame| frame.socket == name && frame.at < before);
     let shapes = frames.filter_map(|frame| match &frame.kind {
         FrameKind::Text(document) => Some(Shape::text(document.clone())),
         FrameKind::TextRaw(text) => Some(Shape::text_raw(text)),
         FrameKind::Binary(frame) => Some(Shape::recorded_binary(frame)),
         _ => None,
     });
-    shapes
-        .filter(|shape| {
-            connection
-                .kept
-                .as_ref()
-                .is_none_or(|kept| kept.contains(&shape.kind))
-        })
-        .collect()
+    shapes.filter(|shape| connection.kept.as_ref().is_none_or(|kept| kept.contains(&shape.kind))).collect()
 }
 
 fn shapes(frames: &[Incoming], kept: Option<&BTreeSet<String>>) -> Vec<Shape> {
     let shapes = frames.iter().filter_map(|frame| Shape::incoming(frame).ok());
-    shapes
-        .filter(|shape| kept.is_none_or(|kept| kept.contains(&shape.kind)))
-        .collect()
+    shapes.filter(|shape| kept.is_none_or(|kept| kept.contains(&shape.kind))).collect()
 }
 
 /// Number of frames that are not steps inside a node, and of the steps after the last of them.
 fn progress(shapes: &[Shape]) -> (usize, usize) {
     let milestones = shapes.iter().filter(|shape| !shape.is_step()).count();
-    (
-        milestones,
-        shapes.iter().rev().take_while(|shape| shape.is_step()).count(),
-    )
+    (milestones, shapes.iter().rev().take_while(|shape| shape.is_step()).count())
 }

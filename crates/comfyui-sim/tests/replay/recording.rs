@@ -69,14 +69,8 @@ pub struct Answer {
 pub enum AnswerBody {
     Json(Value),
     Text(String),
-    Binary {
-        len: usize,
-        sha256: String,
-        head: Vec<u8>,
-    },
-    Omitted {
-        why: String,
-    },
+    Binary { len: usize, sha256: String, head: Vec<u8> },
+    Omitted { why: String },
     Empty,
 }
 
@@ -146,9 +140,7 @@ fn pairs(value: Option<&Value>) -> Vec<(String, String)> {
     let Some(Value::Object(map)) = value else {
         return Vec::new();
     };
-    map.iter()
-        .map(|(name, value)| (name.clone(), text_at(value)))
-        .collect()
+    map.iter().map(|(name, value)| (name.clone(), text_at(value))).collect()
 }
 
 fn exchange(value: &Value) -> Exchange {
@@ -199,9 +191,7 @@ fn answer(value: &Value) -> Answer {
             head: from_hex(&text_at(&binary["head_hex"])),
         }
     } else if let Some(omitted) = value.get("body_omitted") {
-        AnswerBody::Omitted {
-            why: text_at(&omitted["why"]),
-        }
+        AnswerBody::Omitted { why: text_at(&omitted["why"]) }
     } else {
         AnswerBody::Empty
     };
@@ -210,12 +200,9 @@ fn answer(value: &Value) -> Answer {
         reason: value.get("reason").map(text_at),
         headers: pairs(value.get("headers")),
         body,
-        raw: value.get("raw_head").map(|head| {
-            (
-                text_at(head),
-                value["connection_closed_by_server"] == Value::Bool(true),
-            )
-        }),
+        raw: value
+            .get("raw_head")
+            .map(|head| (text_at(head), value["connection_closed_by_server"] == Value::Bool(true))),
     }
 }
 
@@ -236,30 +223,19 @@ fn frame(value: &Value) -> Frame {
         FrameKind::SendPing(text_at(sent).into_bytes())
     } else {
         match value["event"].as_str() {
-            Some("open") => FrameKind::Open {
-                path: text_at(&value["request"]["path"]),
-            },
+            Some("open") => FrameKind::Open { path: text_at(&value["request"]["path"]) },
             // The recorded error text ends with the address that was refused.
             Some("refused") => {
                 let error = text_at(&value["error"]);
-                let path = error
-                    .split_once("/ws?")
-                    .map_or("", |(_, query)| query)
-                    .trim_end_matches('\'');
-                FrameKind::Refused {
-                    path: format!("/ws?{path}"),
-                }
+                let path = error.split_once("/ws?").map_or("", |(_, query)| query).trim_end_matches('\'');
+                FrameKind::Refused { path: format!("/ws?{path}") }
             }
             Some("closing") => FrameKind::Closing,
             Some("closed") => FrameKind::Closed,
             _ => FrameKind::Remark,
         }
     };
-    Frame {
-        at: value["t_ms"].as_f64().unwrap_or(0.0),
-        socket: text_at(&value["socket"]),
-        kind,
-    }
+    Frame { at: value["t_ms"].as_f64().unwrap_or(0.0), socket: text_at(&value["socket"]), kind }
 }
 
 /// Bytes from their hex digits.

@@ -10,9 +10,7 @@ use std::time::Duration;
 pub fn depends_on_the_worker(exchange: &Exchange) -> bool {
     let path = exchange.request.path.trim_start_matches("/api");
     exchange.request.method == "GET"
-        && ["/history", "/queue", "/prompt", "/jobs"]
-            .iter()
-            .any(|route| path.starts_with(route))
+        && ["/history", "/queue", "/prompt", "/jobs"].iter().any(|route| path.starts_with(route))
 }
 
 /// Sends a recorded request with the names of this server.
@@ -21,15 +19,12 @@ pub async fn send(server: SocketAddr, names: &Names, exchange: &Exchange) -> Res
     let port = server.port();
     // The recorded addresses are those of the server that was recorded.
     let local = |text: &str| {
-        ["8188", "8199"].iter().fold(text.to_owned(), |text, old| {
-            text.replace(&format!(":{old}"), &format!(":{port}"))
-        })
+        ["8188", "8199"]
+            .iter()
+            .fold(text.to_owned(), |text, old| text.replace(&format!(":{old}"), &format!(":{port}")))
     };
-    let mut headers: Vec<(String, String)> = request
-        .headers
-        .iter()
-        .map(|(name, value)| (name.clone(), local(&names.translate(value))))
-        .collect();
+    let mut headers: Vec<(String, String)> =
+        request.headers.iter().map(|(name, value)| (name.clone(), local(&names.translate(value)))).collect();
     let body = match &request.body {
         RequestBody::None => bodies::left_out(&exchange.note),
         RequestBody::Json(value) => Some(names.translate_json(value).to_string().into_bytes()),
@@ -48,13 +43,6 @@ pub async fn send(server: SocketAddr, names: &Names, exchange: &Exchange) -> Res
         Outcome::Answer(_) => Duration::from_secs(60),
         Outcome::Failure(_) => Duration::from_secs(30),
     };
-    http::send(
-        server,
-        &request.method,
-        &names.translate(&request.path),
-        &headers,
-        body.as_deref(),
-        patience,
-    )
-    .await
+    http::send(server, &request.method, &names.translate(&request.path), &headers, body.as_deref(), patience)
+        .await
 }

@@ -52,9 +52,7 @@ impl Server {
             (Running::Simulator(simulator), _) => simulator.revive().await,
             (_, Ok(command)) => self.start_process(&command).await,
             (_, Err(_)) => {
-                let simulator = Simulator::start(self.config())
-                    .await
-                    .expect("the simulator starts");
+                let simulator = Simulator::start(self.config()).await.expect("the simulator starts");
                 self.address = simulator.addr();
                 self.running = Running::Simulator(simulator);
             }
@@ -127,9 +125,7 @@ impl Server {
         match &mut self.running {
             Running::Simulator(simulator) => simulator.crash().await,
             Running::Process(child) => {
-                let _ = Command::new("kill")
-                    .args(["-s", signal, &child.id().to_string()])
-                    .status();
+                let _ = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
                 for _ in 0..300 {
                     if !matches!(child.try_wait(), Ok(None)) {
                         break;

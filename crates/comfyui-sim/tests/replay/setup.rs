@@ -21,11 +21,7 @@ pub enum Hook {
 
 /// What was done to the server before the exchange with that number (or after the last one).
 const HOOKS: &[(&str, usize, Hook)] = &[
-    (
-        "cached_file_deleted",
-        3,
-        Hook::RemoveOutput("rig/gone_00001_.png"),
-    ),
+    ("cached_file_deleted", 3, Hook::RemoveOutput("rig/gone_00001_.png")),
     ("restart", 7, Hook::Terminate),
     ("restart", 8, Hook::StartAgain),
     ("shutdown_sigint", 1, Hook::Interrupt),
@@ -33,10 +29,7 @@ const HOOKS: &[(&str, usize, Hook)] = &[
 
 /// The hooks of one recording before one exchange.
 pub fn hooks<'a>(recording: &'a str, exchange: usize) -> impl Iterator<Item = Hook> + 'a {
-    HOOKS
-        .iter()
-        .filter(move |(name, at, _)| *name == recording && *at == exchange)
-        .map(|(_, _, hook)| *hook)
+    HOOKS.iter().filter(move |(name, at, _)| *name == recording && *at == exchange).map(|(_, _, hook)| *hook)
 }
 
 /// How many counted but refused submissions have to be sent before each exchange, so that the server's counter
@@ -143,23 +136,15 @@ fn counted_outputs(recording: &Recording) -> Vec<(String, String, u64)> {
         let Some((prefix, counter)) = stem.rsplit_once('_') else {
             return;
         };
-        let (Ok(counter), folder) = (
-            counter.parse::<u64>(),
-            value["subfolder"].as_str().unwrap_or_default(),
-        ) else {
+        let (Ok(counter), folder) = (counter.parse::<u64>(), value["subfolder"].as_str().unwrap_or_default())
+        else {
             return;
         };
-        let entry = lowest
-            .entry((folder.to_owned(), prefix.to_owned()))
-            .or_insert(counter);
+        let entry = lowest.entry((folder.to_owned(), prefix.to_owned())).or_insert(counter);
         *entry = counter.min(*entry);
     };
     for exchange in &recording.exchanges {
-        if let Outcome::Answer(Answer {
-            body: AnswerBody::Json(value),
-            ..
-        }) = &exchange.outcome
-        {
+        if let Outcome::Answer(Answer { body: AnswerBody::Json(value), .. }) = &exchange.outcome {
             each_object(value, &mut note);
         }
     }
@@ -168,10 +153,7 @@ fn counted_outputs(recording: &Recording) -> Vec<(String, String, u64)> {
             each_object(value, &mut note);
         }
     }
-    lowest
-        .into_iter()
-        .map(|((folder, prefix), counter)| (folder, prefix, counter))
-        .collect()
+    lowest.into_iter().map(|((folder, prefix), counter)| (folder, prefix, counter)).collect()
 }
 
 fn each_object(value: &Value, note: &mut impl FnMut(&Value)) {
@@ -215,14 +197,9 @@ pub fn earlier_prompts(recording: &Recording) -> (u64, Vec<Value>) {
     if recording.name != "history_states" {
         return (0, Vec::new());
     }
-    let whole = recording
-        .exchanges
-        .iter()
-        .find(|exchange| exchange.request.path == "/history?max_items=100");
-    let Some(Outcome::Answer(Answer {
-        body: AnswerBody::Json(Value::Object(entries)),
-        ..
-    })) = whole.map(|whole| &whole.outcome)
+    let whole = recording.exchanges.iter().find(|exchange| exchange.request.path == "/history?max_items=100");
+    let Some(Outcome::Answer(Answer { body: AnswerBody::Json(Value::Object(entries)), .. })) =
+        whole.map(|whole| &whole.outcome)
     else {
         panic!("history_states has no answer with the whole history");
     };
@@ -234,9 +211,6 @@ pub fn earlier_prompts(recording: &Recording) -> (u64, Vec<Value>) {
         }
         serde_json::json!({"prompt": item[2], "prompt_id": item[1], "extra_data": extra})
     });
-    let first = entries
-        .values()
-        .next()
-        .and_then(|entry| entry["prompt"][0].as_u64());
+    let first = entries.values().next().and_then(|entry| entry["prompt"][0].as_u64());
     (first.expect("an entry"), bodies.collect())
 }

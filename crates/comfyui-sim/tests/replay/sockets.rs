@@ -35,13 +35,9 @@ pub struct Socket {
 impl Socket {
     /// Connects. `Err(Some(status))` is a refusal by the server.
     pub async fn open(server: SocketAddr, path: &str, origin: Option<&str>) -> Result<Self, Option<u16>> {
-        let mut request = format!("ws://{server}{path}")
-            .into_client_request()
-            .map_err(|_| None)?;
+        let mut request = format!("ws://{server}{path}").into_client_request().map_err(|_| None)?;
         if let Some(origin) = origin {
-            request
-                .headers_mut()
-                .insert("origin", origin.parse().expect("an origin is a header value"));
+            request.headers_mut().insert("origin", origin.parse().expect("an origin is a header value"));
         }
         let mut config = WebSocketConfig::default();
         config.max_message_size = None;
@@ -105,9 +101,7 @@ impl Socket {
 
     /// Waits until what came satisfies the condition; `false` when the deadline passes first.
     pub async fn wait(&mut self, deadline: Duration, condition: impl FnMut(&Seen) -> bool) -> bool {
-        tokio::time::timeout(deadline, self.seen.wait_for(condition))
-            .await
-            .is_ok_and(|seen| seen.is_ok())
+        tokio::time::timeout(deadline, self.seen.wait_for(condition)).await.is_ok_and(|seen| seen.is_ok())
     }
 
     /// Closes politely and waits until the server has closed as well.

@@ -23,61 +23,17 @@ pub struct Volatile {
 
 /// Everything inside JSON that may differ.
 pub const VOLATILE: &[Volatile] = &[
-    Volatile {
-        path: "**/timestamp",
-        rule: Rule::Clock,
-        why: "the clock",
-    },
-    Volatile {
-        path: "**/create_time",
-        rule: Rule::Clock,
-        why: "the clock",
-    },
-    Volatile {
-        path: "**/execution_start_time",
-        rule: Rule::Clock,
-        why: "the clock",
-    },
-    Volatile {
-        path: "**/execution_end_time",
-        rule: Rule::Clock,
-        why: "the clock",
-    },
-    Volatile {
-        path: "**/executed",
-        rule: Rule::AnyOrder,
-        why: "comes from a Python set of texts",
-    },
-    Volatile {
-        path: "**/current_outputs",
-        rule: Rule::AnyOrder,
-        why: "comes from a Python set of texts",
-    },
-    Volatile {
-        path: "queue_running/*/4",
-        rule: Rule::AnyOrder,
-        why: "comes from a Python set of texts",
-    },
-    Volatile {
-        path: "queue_pending/*/4",
-        rule: Rule::AnyOrder,
-        why: "comes from a Python set of texts",
-    },
-    Volatile {
-        path: "*/prompt/4",
-        rule: Rule::AnyOrder,
-        why: "comes from a Python set of texts",
-    },
-    Volatile {
-        path: "**/outputs",
-        rule: Rule::AnyOrder,
-        why: "in the order of execution, see siblings.rs",
-    },
-    Volatile {
-        path: "*/meta",
-        rule: Rule::AnyOrder,
-        why: "in the order of execution, see siblings.rs",
-    },
+    Volatile { path: "**/timestamp", rule: Rule::Clock, why: "the clock" },
+    Volatile { path: "**/create_time", rule: Rule::Clock, why: "the clock" },
+    Volatile { path: "**/execution_start_time", rule: Rule::Clock, why: "the clock" },
+    Volatile { path: "**/execution_end_time", rule: Rule::Clock, why: "the clock" },
+    Volatile { path: "**/executed", rule: Rule::AnyOrder, why: "comes from a Python set of texts" },
+    Volatile { path: "**/current_outputs", rule: Rule::AnyOrder, why: "comes from a Python set of texts" },
+    Volatile { path: "queue_running/*/4", rule: Rule::AnyOrder, why: "comes from a Python set of texts" },
+    Volatile { path: "queue_pending/*/4", rule: Rule::AnyOrder, why: "comes from a Python set of texts" },
+    Volatile { path: "*/prompt/4", rule: Rule::AnyOrder, why: "comes from a Python set of texts" },
+    Volatile { path: "**/outputs", rule: Rule::AnyOrder, why: "in the order of execution, see siblings.rs" },
+    Volatile { path: "*/meta", rule: Rule::AnyOrder, why: "in the order of execution, see siblings.rs" },
     Volatile {
         path: "node_errors/*/errors",
         rule: Rule::AnyOrder,
@@ -88,74 +44,28 @@ pub const VOLATILE: &[Volatile] = &[
         rule: Rule::Traceback,
         why: "names lines of ComfyUI's and the test nodes' sources",
     },
-    Volatile {
-        path: "system/ram_total",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "system/ram_free",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "system/python_version",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "system/pytorch_version",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "system/installed_templates_version",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "system/argv",
-        rule: Rule::Type,
-        why: "the command line with the port",
-    },
-    Volatile {
-        path: "devices/*/vram_total",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "devices/*/vram_free",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "devices/*/torch_vram_total",
-        rule: Rule::Type,
-        why: "the machine",
-    },
-    Volatile {
-        path: "devices/*/torch_vram_free",
-        rule: Rule::Type,
-        why: "the machine",
-    },
+    Volatile { path: "system/ram_total", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "system/ram_free", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "system/python_version", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "system/pytorch_version", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "system/installed_templates_version", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "system/argv", rule: Rule::Type, why: "the command line with the port" },
+    Volatile { path: "devices/*/vram_total", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "devices/*/vram_free", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "devices/*/torch_vram_total", rule: Rule::Type, why: "the machine" },
+    Volatile { path: "devices/*/torch_vram_free", rule: Rule::Type, why: "the machine" },
 ];
 
 /// Headers whose values may differ; only their presence is compared.
 pub const VOLATILE_HEADERS: &[(&str, &str)] = &[
     ("etag", "made of the time and size of the file"),
     ("last-modified", "the clock"),
-    (
-        "content-length",
-        "checked against the body that came with it instead",
-    ),
+    ("content-length", "checked against the body that came with it instead"),
 ];
 
 /// The rule for that path, if it may differ.
 pub fn rule_for(path: &[String]) -> Option<Rule> {
-    VOLATILE
-        .iter()
-        .find(|volatile| matches(volatile.path, path))
-        .map(|volatile| volatile.rule)
+    VOLATILE.iter().find(|volatile| matches(volatile.path, path)).map(|volatile| volatile.rule)
 }
 
 fn matches(pattern: &str, path: &[String]) -> bool {
@@ -170,10 +80,7 @@ fn matches(pattern: &str, path: &[String]) -> bool {
         None => (pattern, path),
     };
     steps.split('/').count() == path.len()
-        && steps
-            .split('/')
-            .zip(path)
-            .all(|(step, actual)| step == "*" || step == actual)
+        && steps.split('/').zip(path).all(|(step, actual)| step == "*" || step == actual)
 }
 
 #[test]
@@ -208,10 +115,9 @@ fn each_path(path: &mut Vec<String>, value: &serde_json::Value, visit: &mut impl
     };
     match value {
         serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| inner(key.clone(), value)),
-        serde_json::Value::Array(list) => list
-            .iter()
-            .enumerate()
-            .for_each(|(index, value)| inner(index.to_string(), value)),
+        serde_json::Value::Array(list) => {
+            list.iter().enumerate().for_each(|(index, value)| inner(index.to_string(), value))
+        }
         _ => {}
     }
 }

@@ -1,9 +1,6 @@
 //! What the tests of the simulator's outside share: raw connections, sockets, small prompts, waiting.
 #![allow(dead_code, reason = "each test crate uses its own part of this")]
-#![allow(
-    clippy::expect_used,
-    reason = "clippy does not see that this is part of tests"
-)]
+#![allow(clippy::expect_used, reason = "clippy does not see that this is part of tests")]
 
 use comfyui_sim::{SimConfig, Simulator};
 use futures_util::{SinkExt, StreamExt};
@@ -28,11 +25,7 @@ pub(crate) async fn start() -> Simulator {
 }
 
 pub(crate) async fn start_with(config: SimConfig) -> Simulator {
-    let config = SimConfig {
-        step: Duration::ZERO,
-        model_load: Duration::ZERO,
-        ..config
-    };
+    let config = SimConfig { step: Duration::ZERO, model_load: Duration::ZERO, ..config };
     Simulator::start(config).await.expect("the simulator starts")
 }
 
@@ -62,10 +55,7 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
 
 /// A client that opens a connection for every request, so that faults of connections hit one request each.
 pub(crate) fn client() -> reqwest::Client {
-    reqwest::Client::builder()
-        .pool_max_idle_per_host(0)
-        .build()
-        .expect("a client")
+    reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client")
 }
 
 pub(crate) async fn get(sim: &Simulator, path: &str) -> reqwest::Result<reqwest::Response> {
@@ -83,14 +73,7 @@ pub(crate) async fn post(
     path: &str,
     body: impl ToString,
 ) -> reqwest::Result<reqwest::Response> {
-    soon(
-        path,
-        client()
-            .post(format!("{}{path}", sim.url()))
-            .body(body.to_string())
-            .send(),
-    )
-    .await
+    soon(path, client().post(format!("{}{path}", sim.url())).body(body.to_string()).send()).await
 }
 
 /// A prompt that shows a text and takes no time.
@@ -132,9 +115,7 @@ pub(crate) async fn raw(addr: SocketAddr, request: impl AsRef<[u8]>) -> String {
     let mut stream = TcpStream::connect(addr).await.expect("a connection");
     stream.write_all(request.as_ref()).await.expect("sent");
     let mut answer = Vec::new();
-    soon("the end of the answer", stream.read_to_end(&mut answer))
-        .await
-        .expect("an answer");
+    soon("the end of the answer", stream.read_to_end(&mut answer)).await.expect("an answer");
     String::from_utf8_lossy(&answer).into_owned()
 }
 
@@ -142,18 +123,12 @@ pub(crate) async fn raw(addr: SocketAddr, request: impl AsRef<[u8]>) -> String {
 pub(crate) async fn read_answer(stream: &mut TcpStream) -> (String, String) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(
-            soon("the head of an answer", stream.read_u8())
-                .await
-                .expect("a head"),
-        );
+        head.push(soon("the head of an answer", stream.read_u8()).await.expect("a head"));
     }
     let head = String::from_utf8(head).expect("text");
     let length = header(&head, "content-length").map_or(0, |length| length.parse().expect("a number"));
     let mut body = vec![0; length];
-    soon("the body of an answer", stream.read_exact(&mut body))
-        .await
-        .expect("a body");
+    soon("the body of an answer", stream.read_exact(&mut body)).await.expect("a body");
     (head, String::from_utf8_lossy(&body).into_owned())
 }
 
@@ -173,12 +148,7 @@ pub(crate) struct Socket(WebSocketStream<MaybeTlsStream<TcpStream>>);
 impl Socket {
     pub(crate) async fn open(sim: &Simulator, client: &str) -> Self {
         let url = format!("ws://{}/ws?clientId={client}", sim.addr());
-        Self(
-            soon("a websocket", connect_async(url))
-                .await
-                .expect("an open socket")
-                .0,
-        )
+        Self(soon("a websocket", connect_async(url)).await.expect("an open socket").0)
     }
 
     /// Opens one with little room for frames that are not read.

@@ -16,15 +16,8 @@ pub(crate) async fn measure(server: &Process, bytes: u64) -> Result<Vec<Row>, Fa
     let client = Client::new(server.url())?;
     let file = FileRef::output(name);
     // Once, small, so that buffers that stay are there already.
-    let range = comfyui::ByteRange {
-        start: 0,
-        end: Some(1 << 20),
-    };
-    client
-        .view_range(&file, range)
-        .await?
-        .write_to(&mut tokio::io::sink())
-        .await?;
+    let range = comfyui::ByteRange { start: 0, end: Some(1 << 20) };
+    client.view_range(&file, range).await?.write_to(&mut tokio::io::sink()).await?;
 
     let before = resident_mib()?;
     let mut most = before;
@@ -46,13 +39,7 @@ pub(crate) async fn measure(server: &Process, bytes: u64) -> Result<Vec<Row>, Fa
     let grown = most - before;
     Ok(vec![
         Row::fact("size of the streamed output", bytes as f64 / 1048576.0, "MiB"),
-        Row::goal(
-            "memory grown while it is streamed",
-            grown,
-            "MiB",
-            "at most 8 MiB (flat)",
-            grown <= 8.0,
-        ),
+        Row::goal("memory grown while it is streamed", grown, "MiB", "at most 8 MiB (flat)", grown <= 8.0),
         Row::fact("speed", bytes as f64 / 1048576.0 / seconds, "MiB/s"),
     ])
 }
@@ -60,10 +47,7 @@ pub(crate) async fn measure(server: &Process, bytes: u64) -> Result<Vec<Row>, Fa
 /// Memory of this process that is in use now, by the kernel's count.
 fn resident_mib() -> Result<f64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .ok_or("no VmRSS")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
     let kib: f64 = line.split_whitespace().nth(1).ok_or("no number")?.parse()?;
     Ok(kib / 1024.0)
 }

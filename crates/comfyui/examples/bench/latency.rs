@@ -27,23 +27,12 @@ impl Raw {
     async fn open(url: &str) -> Result<Raw, Failure> {
         let socket_url = format!("{}/ws?clientId=raw", url.replace("http://", "ws://"));
         let (socket, _) = tokio_tungstenite::connect_async_with_config(socket_url, None, true).await?;
-        Ok(Raw {
-            http: reqwest::Client::new(),
-            socket,
-            url: url.to_owned(),
-        })
+        Ok(Raw { http: reqwest::Client::new(), socket, url: url.to_owned() })
     }
 
     async fn render(&mut self, text: &str) -> Result<(), Failure> {
         let body = json!({"prompt": graph(text), "client_id": "raw"}).to_string();
-        let answer = self
-            .http
-            .post(format!("{}/prompt", self.url))
-            .body(body)
-            .send()
-            .await?
-            .bytes()
-            .await?;
+        let answer = self.http.post(format!("{}/prompt", self.url)).body(body).send().await?.bytes().await?;
         let answer: Value = serde_json::from_slice(&answer)?;
         let id = answer["prompt_id"].as_str().ok_or("no prompt id")?.to_owned();
         loop {
@@ -57,13 +46,7 @@ impl Raw {
                 break;
             }
         }
-        let history = self
-            .http
-            .get(format!("{}/history/{id}", self.url))
-            .send()
-            .await?
-            .bytes()
-            .await?;
+        let history = self.http.get(format!("{}/history/{id}", self.url)).send().await?.bytes().await?;
         let history: Value = serde_json::from_slice(&history)?;
         if history[&id]["status"]["completed"] != true {
             return Err(format!("not completed: {history}").into());
@@ -83,11 +66,7 @@ pub(crate) async fn measure(url: &str, rounds: usize) -> Result<Vec<Row>, Failur
         let raw_time = begun.elapsed();
         let begun = Instant::now();
         let workflow = Workflow::parse(graph(&format!("watch {round}")).to_string())?;
-        session
-            .submit(PromptRequest::new(workflow))
-            .await?
-            .finish()
-            .await?;
+        session.submit(PromptRequest::new(workflow)).await?.finish().await?;
         let watch_time = begun.elapsed();
         // The first rounds warm connections and caches.
         if round >= 20 {
@@ -101,13 +80,7 @@ pub(crate) async fn measure(url: &str, rounds: usize) -> Result<Vec<Row>, Failur
     Ok(vec![
         Row::fact("raw websocket client + GET /history, median", raw_median, "ms"),
         Row::fact("watch, median", median, "ms"),
-        Row::goal(
-            "added by watch, median",
-            added,
-            "ms",
-            "at most 0.3 ms",
-            added <= 0.3,
-        ),
+        Row::goal("added by watch, median", added, "ms", "at most 0.3 ms", added <= 0.3),
         Row::fact("raw, 99 of 100 within", raw_tail, "ms"),
         Row::fact("watch, 99 of 100 within", tail, "ms"),
     ])

@@ -14,19 +14,13 @@ pub(crate) async fn measure(url: &str, prompts: usize) -> Result<Vec<Row>, Failu
     // Holds the worker, so that all the others wait and are watched at the same time.
     hold(url).await?;
     let gate = json!({"1": {"class_type": "RigText", "inputs": {"text": "gate"}}});
-    let gate = client
-        .submit(&PromptRequest::new(Workflow::parse(gate.to_string())?))
-        .await?;
+    let gate = client.submit(&PromptRequest::new(Workflow::parse(gate.to_string())?)).await?;
     let mut watches = Vec::with_capacity(prompts);
     let begun = Instant::now();
     for number in 0..prompts {
         let graph =
             json!({"1": {"class_type": "RigText", "inputs": {"text": format!("one of many {number}")}}});
-        watches.push(
-            session
-                .submit(PromptRequest::new(Workflow::parse(graph.to_string())?))
-                .await?,
-        );
+        watches.push(session.submit(PromptRequest::new(Workflow::parse(graph.to_string())?)).await?);
     }
     let submitted = begun.elapsed();
     let waiting = client.queue_remaining().await?;
@@ -51,37 +45,21 @@ pub(crate) async fn measure(url: &str, prompts: usize) -> Result<Vec<Row>, Failu
             "all of them",
             good == prompts,
         ),
-        Row::fact(
-            "submissions per second while they wait",
-            prompts as f64 / submitted.as_secs_f64(),
-            "/s",
-        ),
-        Row::fact(
-            "ends per second once the worker is free",
-            prompts as f64 / drained.as_secs_f64(),
-            "/s",
-        ),
+        Row::fact("submissions per second while they wait", prompts as f64 / submitted.as_secs_f64(), "/s"),
+        Row::fact("ends per second once the worker is free", prompts as f64 / drained.as_secs_f64(), "/s"),
     ])
 }
 
 /// The next prompt gets stuck in its node …
 async fn hold(url: &str) -> Result<(), Failure> {
     let fault = json!([{"kind": "stuck_node", "times": 1}]).to_string();
-    let answer = reqwest::Client::new()
-        .post(format!("{url}/sim/faults"))
-        .body(fault)
-        .send()
-        .await?;
+    let answer = reqwest::Client::new().post(format!("{url}/sim/faults")).body(fault).send().await?;
     answer.error_for_status()?;
     Ok(())
 }
 
 /// … until this.
 async fn release(url: &str) -> Result<(), Failure> {
-    reqwest::Client::new()
-        .delete(format!("{url}/sim/faults"))
-        .send()
-        .await?
-        .error_for_status()?;
+    reqwest::Client::new().delete(format!("{url}/sim/faults")).send().await?.error_for_status()?;
     Ok(())
 }

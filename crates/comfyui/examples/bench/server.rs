@@ -47,11 +47,7 @@ impl Process {
             .kill_on_drop(true)
             .spawn()?;
         let output = child.stdout.take().ok_or("the server has no output")?;
-        let url = BufReader::new(output)
-            .lines()
-            .next_line()
-            .await?
-            .ok_or("the server did not start")?;
+        let url = BufReader::new(output).lines().next_line().await?.ok_or("the server did not start")?;
         Ok(Process { child, url, folder })
     }
 

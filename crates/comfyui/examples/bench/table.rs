@@ -14,13 +14,7 @@ pub(crate) struct Row {
 
 impl Row {
     pub(crate) fn fact(what: &'static str, value: f64, unit: &'static str) -> Row {
-        Row {
-            what,
-            value,
-            unit,
-            target: "",
-            met: None,
-        }
+        Row { what, value, unit, target: "", met: None }
     }
 
     pub(crate) fn goal(
@@ -30,13 +24,7 @@ impl Row {
         target: &'static str,
         met: bool,
     ) -> Row {
-        Row {
-            what,
-            value,
-            unit,
-            target,
-            met: Some(met),
-        }
+        Row { what, value, unit, target, met: Some(met) }
     }
 }
 
@@ -72,11 +60,7 @@ pub(crate) fn json(rows: &[Row]) -> serde_json::Value {
 /// The middle value, and the one that 99 of 100 do not pass.
 pub(crate) fn percentiles(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        values
-            .get(((values.len() as f64 - 1.0) * share) as usize)
-            .copied()
-            .unwrap_or_default()
-    };
+    let at =
+        |share: f64| values.get(((values.len() as f64 - 1.0) * share) as usize).copied().unwrap_or_default();
     (at(0.5), at(0.99))
 }

@@ -27,13 +27,9 @@ pub(super) fn expected<'a>(info: &'a NodeInfo, given: &[Input<'_>]) -> Vec<Expec
 
 /// Whether a name belongs to a dynamic input of the class, also where the server would not look for it.
 pub(super) fn is_part_of_dynamic(info: &NodeInfo, name: &str) -> bool {
-    let dynamic = info
-        .inputs
-        .iter()
-        .filter(|input| matches!(input.kind, InputKind::Dynamic(_)));
+    let dynamic = info.inputs.iter().filter(|input| matches!(input.kind, InputKind::Dynamic(_)));
     let belongs = |input: &InputSpec| {
-        name.strip_prefix(input.name.as_str())
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        name.strip_prefix(input.name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     dynamic.into_iter().any(belongs)
 }
@@ -63,11 +59,7 @@ fn expand<'a>(specs: &'a [InputSpec], prefix: &str, given: &[Input<'_>], found: 
                 for (at, member) in names.iter().enumerate() {
                     let name = format!("{inner}{member}");
                     if given.iter().any(|input| input.name == name) {
-                        found.push(Expected {
-                            name,
-                            spec: template,
-                            required: at < *min,
-                        });
+                        found.push(Expected { name, spec: template, required: at < *min });
                     }
                 }
             }
@@ -109,10 +101,7 @@ mod tests {
             let workflow = Workflow::parse(json!({"1": {"inputs": inputs}}).to_string()).unwrap();
             let given = workflow.nodes()[0].inputs().unwrap();
             let found = expected(info, &given);
-            found
-                .into_iter()
-                .map(|one| (one.name, one.required))
-                .collect::<Vec<_>>()
+            found.into_iter().map(|one| (one.name, one.required)).collect::<Vec<_>>()
         };
         let plain = [("plain".to_owned(), true)];
         assert_eq!(names(json!({})), plain);

@@ -21,13 +21,7 @@ pub(super) struct Findings<'a> {
 
 impl<'a> Findings<'a> {
     pub(super) fn new(options: &'a Options) -> Self {
-        Self {
-            options,
-            report: Report::default(),
-            spoilt: HashSet::new(),
-            refused_whole: false,
-            ranked: 0,
-        }
+        Self { options, report: Report::default(), spoilt: HashSet::new(), refused_whole: false, ranked: 0 }
     }
 
     /// Whether a further finding may rank names by similarity.
@@ -56,14 +50,7 @@ impl<'a> Findings<'a> {
         message: String,
     ) {
         let noticed = if node.executed { noticed } else { Noticed::Never };
-        self.add(
-            Some(node),
-            Some(input),
-            Severity::Suspicious,
-            noticed,
-            kind,
-            message,
-        );
+        self.add(Some(node), Some(input), Severity::Suspicious, noticed, kind, message);
     }
 
     /// The server would not survive this.
@@ -86,14 +73,6 @@ impl<'a> Findings<'a> {
         }
         let class_type = node.and_then(|node| node.class.as_deref()).map(str::to_owned);
         let input = input.map(str::to_owned);
-        self.report.add(Problem {
-            kind,
-            severity,
-            noticed,
-            node_id,
-            class_type,
-            input,
-            message,
-        });
+        self.report.add(Problem { kind, severity, noticed, node_id, class_type, input, message });
     }
 }

@@ -49,11 +49,8 @@ impl<'a> Graph<'a> {
     pub(super) fn new(all: Vec<Node<'a>>, info: Option<&'a ObjectInfo>, targets: Option<&[String]>) -> Self {
         let mut doubled = Vec::new();
         let nodes = last_of_each(all, |node| node.id().to_owned(), |id| doubled.push((id, None)));
-        let index: HashMap<String, usize> = nodes
-            .iter()
-            .enumerate()
-            .map(|(at, node)| (node.id().to_owned(), at))
-            .collect();
+        let index: HashMap<String, usize> =
+            nodes.iter().enumerate().map(|(at, node)| (node.id().to_owned(), at)).collect();
         let mut built = Vec::with_capacity(nodes.len());
         for node in nodes {
             let class = node.class_type();
@@ -69,34 +66,14 @@ impl<'a> Graph<'a> {
             };
             let connect = |input: Input<'a>| {
                 let link = input.link();
-                let target = link
-                    .as_ref()
-                    .and_then(|link| index.get(link.node.as_ref()).copied());
+                let target = link.as_ref().and_then(|link| index.get(link.node.as_ref()).copied());
                 let declared = info.map(|_| expected.iter().any(|one| one.name == input.name));
-                GraphInput {
-                    input,
-                    link,
-                    target,
-                    declared,
-                }
+                GraphInput { input, link, target, declared }
             };
             let inputs = inputs.map(|inputs| inputs.into_iter().map(connect).collect());
-            built.push(GraphNode {
-                node,
-                class,
-                info,
-                inputs,
-                expected,
-                validated: false,
-                executed: false,
-            });
+            built.push(GraphNode { node, class, info, inputs, expected, validated: false, executed: false });
         }
-        let mut graph = Self {
-            nodes: built,
-            described: info.is_some(),
-            outputs: Vec::new(),
-            doubled,
-        };
+        let mut graph = Self { nodes: built, described: info.is_some(), outputs: Vec::new(), doubled };
         graph.mark(targets);
         graph
     }
@@ -108,9 +85,7 @@ impl<'a> Graph<'a> {
             let output = node.info.is_some_and(|info| info.output_node);
             output && targets.is_none_or(|targets| targets.iter().any(|target| target == node.node.id()))
         };
-        self.outputs = (0..self.nodes.len())
-            .filter(|&at| wanted(&self.nodes[at]))
-            .collect();
+        self.outputs = (0..self.nodes.len()).filter(|&at| wanted(&self.nodes[at])).collect();
         // What is not known could be an output: better to judge its surroundings too strictly than to excuse them.
         let known = |node: &GraphNode<'_>| described && node.info.is_some();
         let mut open: Vec<usize> = self.outputs.clone();
@@ -119,11 +94,7 @@ impl<'a> Graph<'a> {
             let mut open = open.clone();
             while let Some(at) = open.pop() {
                 let node = &mut self.nodes[at];
-                let marked = if validating {
-                    &mut node.validated
-                } else {
-                    &mut node.executed
-                };
+                let marked = if validating { &mut node.validated } else { &mut node.executed };
                 if !std::mem::replace(marked, true) {
                     let links = node.inputs.iter().flatten();
                     let followed = links.filter(|input| !validating || input.declared != Some(false));
@@ -137,12 +108,7 @@ impl<'a> Graph<'a> {
     pub(super) fn split_outputs(&self, bad: &[bool]) -> (Vec<String>, Vec<String>) {
         let mut users: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate() {
-            for input in node
-                .inputs
-                .iter()
-                .flatten()
-                .filter(|input| input.declared != Some(false))
-            {
+            for input in node.inputs.iter().flatten().filter(|input| input.declared != Some(false)) {
                 if let Some(target) = input.target {
                     users[target].push(at);
                 }
@@ -157,10 +123,7 @@ impl<'a> Graph<'a> {
         }
         let id = |at: &usize| self.nodes[*at].node.id().to_owned();
         let (refused, accepted): (Vec<usize>, Vec<usize>) = self.outputs.iter().partition(|&&at| spoilt[at]);
-        (
-            accepted.iter().map(id).collect(),
-            refused.iter().map(id).collect(),
-        )
+        (accepted.iter().map(id).collect(), refused.iter().map(id).collect())
     }
 
     /// Cycles, each as the indices along the links, and the end and length of the longest chain without one.
@@ -168,12 +131,8 @@ impl<'a> Graph<'a> {
         let count = self.nodes.len();
         let needs: Vec<Vec<usize>> = (self.nodes.iter())
             .map(|node| {
-                let mut needs: Vec<_> = node
-                    .inputs
-                    .iter()
-                    .flatten()
-                    .filter_map(|input| input.target)
-                    .collect();
+                let mut needs: Vec<_> =
+                    node.inputs.iter().flatten().filter_map(|input| input.target).collect();
                 needs.sort_unstable();
                 needs.dedup();
                 needs
@@ -231,12 +190,7 @@ struct Walk {
 
 impl Walk {
     fn new(count: usize) -> Self {
-        Self {
-            path: Vec::new(),
-            place: vec![None; count],
-            seen: vec![0; count],
-            next: 0,
-        }
+        Self { path: Vec::new(), place: vec![None; count], seen: vec![0; count], next: 0 }
     }
 
     /// The next cycle, beginning with its first node in the text; None when everything is done.
@@ -259,20 +213,14 @@ impl Walk {
                 for &node in &cycle {
                     self.place[node] = None;
                 }
-                let first = cycle
-                    .iter()
-                    .enumerate()
-                    .min_by_key(|(_, node)| **node)
-                    .map_or(0, |(place, _)| place);
+                let first =
+                    cycle.iter().enumerate().min_by_key(|(_, node)| **node).map_or(0, |(place, _)| place);
                 cycle.rotate_left(first);
                 return Some(cycle);
             }
             self.place[at] = Some(self.path.len());
             self.path.push(at);
-            self.seen[at] += needs[at][self.seen[at]..]
-                .iter()
-                .take_while(|&&need| done[need])
-                .count();
+            self.seen[at] += needs[at][self.seen[at]..].iter().take_while(|&&need| done[need]).count();
             at = *needs[at].get(self.seen[at])?;
         }
     }
@@ -309,26 +257,16 @@ mod tests {
 
     fn cycles(links: &[(&str, &[&str])]) -> (Vec<Vec<String>>, usize) {
         let node = |needs: &[&str]| {
-            let inputs: serde_json::Map<_, _> = needs
-                .iter()
-                .enumerate()
-                .map(|(at, need)| (format!("i{at}"), json!([need, 0])))
-                .collect();
+            let inputs: serde_json::Map<_, _> =
+                needs.iter().enumerate().map(|(at, need)| (format!("i{at}"), json!([need, 0]))).collect();
             json!({"class_type": "X", "inputs": inputs})
         };
-        let graph: serde_json::Map<_, _> = links
-            .iter()
-            .map(|(id, needs)| ((*id).to_owned(), node(needs)))
-            .collect();
+        let graph: serde_json::Map<_, _> =
+            links.iter().map(|(id, needs)| ((*id).to_owned(), node(needs))).collect();
         let workflow = Workflow::parse(serde_json::Value::Object(graph).to_string()).unwrap();
         let graph = Graph::new(workflow.nodes(), None, None);
         let (cycles, longest) = graph.cycles_and_chain();
-        let ids = |cycle: &Vec<usize>| {
-            cycle
-                .iter()
-                .map(|&at| graph.nodes[at].node.id().to_owned())
-                .collect()
-        };
+        let ids = |cycle: &Vec<usize>| cycle.iter().map(|&at| graph.nodes[at].node.id().to_owned()).collect();
         (cycles.iter().map(ids).collect(), longest.unwrap().1)
     }
 
@@ -350,9 +288,6 @@ mod tests {
 
     #[test]
     fn a_diamond_is_no_cycle() {
-        assert_eq!(
-            cycles(&[("a", &["b", "c"]), ("b", &["d"]), ("c", &["d"]), ("d", &[])]),
-            (vec![], 3)
-        );
+        assert_eq!(cycles(&[("a", &["b", "c"]), ("b", &["d"]), ("c", &["d"]), ("d", &[])]), (vec![], 3));
     }
 }

@@ -30,14 +30,7 @@ pub(super) fn check_node(
         let name = expected.name.as_str();
         match inputs.iter().find(|input| input.input.name == name) {
             Some(input) if !input.input.is_list() => {
-                Check {
-                    node,
-                    info,
-                    all,
-                    spec: expected.spec,
-                    input,
-                }
-                .run(findings);
+                Check { node, info, all, spec: expected.spec, input }.run(findings);
             }
             Some(_) => {}
             None if expected.required => {
@@ -55,11 +48,7 @@ pub(super) fn check_node(
 /// An input that the class does not declare.
 fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, findings: &mut Findings<'_>) {
     let name = input.input.name.as_ref();
-    let dynamic = info
-        .inputs
-        .iter()
-        .find(|spec| spec.name == name)
-        .map(|spec| &spec.kind);
+    let dynamic = info.inputs.iter().find(|spec| spec.name == name).map(|spec| &spec.kind);
     if let Some(InputKind::Dynamic(Dynamic::Combo { options })) = dynamic {
         let available = options.iter().map(|(key, _)| text_of(key)).collect();
         let message = format!("{} is none of the choices", input.input.raw.get());
@@ -76,10 +65,9 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
         return;
     }
     let (noticed, message) = match &input.link {
-        Some(_) => (
-            Noticed::AtRunTime,
-            "is linked, but the class has no such input, so that the node may fail",
-        ),
+        Some(_) => {
+            (Noticed::AtRunTime, "is linked, but the class has no such input, so that the node may fail")
+        }
         None => (Noticed::Never, "is not an input of the class and goes unread"),
     };
     findings.suspect(node, name, noticed, Kind::UnknownInput, message.to_owned());
@@ -87,18 +75,9 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
 
 /// VideoHelperSuite lists further inputs under `formats` of another one: format → `[[name, type, …], …]`.
 fn comes_with_a_format(info: &NodeInfo, name: &str) -> bool {
-    let formats = info
-        .inputs
-        .iter()
-        .filter_map(|input| input.options.get("formats")?.as_object());
-    let mut lists = formats
-        .flat_map(|formats| formats.values())
-        .filter_map(Value::as_array);
-    lists.any(|inputs| {
-        inputs
-            .iter()
-            .any(|input| input.get(0).is_some_and(|known| known == name))
-    })
+    let formats = info.inputs.iter().filter_map(|input| input.options.get("formats")?.as_object());
+    let mut lists = formats.flat_map(|formats| formats.values()).filter_map(Value::as_array);
+    lists.any(|inputs| inputs.iter().any(|input| input.get(0).is_some_and(|known| known == name)))
 }
 
 /// One literal value and everything that is known about its input.
@@ -126,20 +105,12 @@ impl Check<'_, '_> {
             value => (value, raw.to_owned()),
         };
         match &self.spec.kind {
-            InputKind::Int => self.number(
-                "INT",
-                "a whole number",
-                &raw,
-                values::to_int(&raw, &value),
-                findings,
-            ),
-            InputKind::Float => self.number(
-                "FLOAT",
-                "a number",
-                &raw,
-                values::to_float(&raw, &value),
-                findings,
-            ),
+            InputKind::Int => {
+                self.number("INT", "a whole number", &raw, values::to_int(&raw, &value), findings)
+            }
+            InputKind::Float => {
+                self.number("FLOAT", "a number", &raw, values::to_float(&raw, &value), findings)
+            }
             InputKind::String => self.text(&value, findings),
             InputKind::Boolean => self.truth(&value, findings),
             InputKind::Choice { options, .. } => self.choice(options, &value, findings),
@@ -166,9 +137,7 @@ impl Check<'_, '_> {
         converted: Option<Converted>,
         findings: &mut Findings<'_>,
     ) {
-        let wrong = Kind::WrongType {
-            expected: kind.to_owned(),
-        };
+        let wrong = Kind::WrongType { expected: kind.to_owned() };
         let Some(Converted { number, surprise }) = converted else {
             return self.refuse(wrong, format!("takes {article}, not {}", shown(raw)), findings);
         };
@@ -218,17 +187,13 @@ impl Check<'_, '_> {
             Value::Object(_) | Value::Array(_) => "the value becomes the text that Python prints for it",
             Value::String(_) | Value::Number(_) => return,
         };
-        let kind = Kind::WrongType {
-            expected: "STRING".to_owned(),
-        };
+        let kind = Kind::WrongType { expected: "STRING".to_owned() };
         self.suspect(Noticed::Never, kind, format!("takes a text; {becomes}"), findings);
     }
 
     fn truth(&self, value: &Value, findings: &mut Findings<'_>) {
         if let Value::String(text) = value {
-            let kind = Kind::WrongType {
-                expected: "BOOLEAN".to_owned(),
-            };
+            let kind = Kind::WrongType { expected: "BOOLEAN".to_owned() };
             let message = match text.is_empty() {
                 true => "takes true or false; an empty text counts as false".to_owned(),
                 false => format!("takes true or false; {text:?}, like any other text, counts as true"),
@@ -241,12 +206,7 @@ impl Check<'_, '_> {
         if choices.iter().any(|choice| python_equal(choice, value)) {
             return;
         }
-        let option = |name: &str| {
-            self.spec
-                .options
-                .get(name)
-                .is_some_and(|on| *on != Value::Bool(false))
-        };
+        let option = |name: &str| self.spec.options.get(name).is_some_and(|on| *on != Value::Bool(false));
         let name = self.spec.name.as_str();
         let class = self.info.class.as_str();
         if self.spec.upload.is_some() || (class, name) == ("LoadLatent", "latent") {
@@ -265,10 +225,8 @@ impl Check<'_, '_> {
             let available = self.nearest(asked, texts(), findings);
             let total = choices.len();
             let place = folder.map_or("the list".to_owned(), |folder| format!("the folder {folder}"));
-            let message = format!(
-                "there is no model {asked:?} here; {place} has {}",
-                listed(&available, total)
-            );
+            let message =
+                format!("there is no model {asked:?} here; {place} has {}", listed(&available, total));
             let kind = Kind::MissingModel {
                 folder: folder.map(str::to_owned),
                 model: asked.clone(),
@@ -280,11 +238,7 @@ impl Check<'_, '_> {
         let asked = text_of(value);
         let available = match choices.iter().all(Value::is_string) {
             true => self.nearest(&asked, texts(), findings),
-            false => choices
-                .iter()
-                .take(findings.options.listed)
-                .map(text_of)
-                .collect(),
+            false => choices.iter().take(findings.options.listed).map(text_of).collect(),
         };
         let message = format!(
             "{} is none of the choices: {}",
@@ -311,9 +265,7 @@ impl Check<'_, '_> {
     /// mark such as `[output]` are looked for elsewhere, and a remote list is not known here.
     fn file(&self, value: &Value, remote: bool, findings: &mut Findings<'_>) {
         let Value::String(file) = value else {
-            let kind = Kind::WrongType {
-                expected: "STRING".to_owned(),
-            };
+            let kind = Kind::WrongType { expected: "STRING".to_owned() };
             return self.refuse(
                 kind,
                 format!("takes the name of a file, not {}", shown(&value.to_string())),
@@ -332,25 +284,13 @@ impl Check<'_, '_> {
         if let Some(number) = Number::parse(raw) {
             self.range(number, raw, findings);
         }
-        let made = |part: &str| {
-            self.all
-                .iter()
-                .any(|node| node.outputs.iter().any(|output| output.kind == part))
-        };
+        let made =
+            |part: &str| self.all.iter().any(|node| node.outputs.iter().any(|output| output.kind == part));
         let takes_literals =
             |part: &str| matches!(part, "INT" | "FLOAT" | "STRING" | "BOOLEAN" | "COMBO" | "*");
-        if kind
-            .split(',')
-            .map(str::trim)
-            .all(|part| made(part) && !takes_literals(part))
-        {
-            let message = format!(
-                "takes a link to {kind}, not {}; the node is likely to fail",
-                shown(raw)
-            );
-            let kind = Kind::WrongType {
-                expected: kind.to_owned(),
-            };
+        if kind.split(',').map(str::trim).all(|part| made(part) && !takes_literals(part)) {
+            let message = format!("takes a link to {kind}, not {}; the node is likely to fail", shown(raw));
+            let kind = Kind::WrongType { expected: kind.to_owned() };
             self.suspect(Noticed::AtRunTime, kind, message, findings);
         }
     }

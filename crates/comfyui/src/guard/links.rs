@@ -47,20 +47,11 @@ fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, f
     let count = info.outputs.len();
     // Python counts negative indices from the end.
     let from_end = i64::try_from(count).unwrap_or(i64::MAX);
-    let index = if link.slot < 0 {
-        link.slot.saturating_add(from_end)
-    } else {
-        link.slot
-    };
-    let output = usize::try_from(index)
-        .ok()
-        .and_then(|index| info.outputs.get(index));
+    let index = if link.slot < 0 { link.slot.saturating_add(from_end) } else { link.slot };
+    let output = usize::try_from(index).ok().and_then(|index| info.outputs.get(index));
     let Some(output) = output else {
         let message = match count {
-            0 => format!(
-                "links to output {} of node {to} ({}), which has no outputs",
-                link.slot, info.class
-            ),
+            0 => format!("links to output {} of node {to} ({}), which has no outputs", link.slot, info.class),
             _ => format!(
                 "links to output {} of node {to} ({}), which has outputs 0 to {}",
                 link.slot,
@@ -84,10 +75,8 @@ fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, f
             None => output.kind.clone(),
         };
         let expected = types::name(&expected.spec.kind);
-        let message = format!(
-            "takes {expected}, but output {} of node {to} ({}) is {received}",
-            link.slot, info.class
-        );
+        let message =
+            format!("takes {expected}, but output {} of node {to} ({}) is {received}", link.slot, info.class);
         let kind = Kind::TypeMismatch { received, expected };
         findings.refuse(node, name, kind, message);
     }
@@ -116,28 +105,20 @@ pub(super) fn check_paths(graph: &Graph<'_>, findings: &mut Findings<'_>) {
         let Some(first) = cycle.first().map(|&at| &graph.nodes[at]) else {
             continue;
         };
-        let mut path: Vec<String> = cycle
-            .iter()
-            .map(|&at| graph.nodes[at].node.id().to_owned())
-            .collect();
+        let mut path: Vec<String> = cycle.iter().map(|&at| graph.nodes[at].node.id().to_owned()).collect();
         path.push(first.node.id().to_owned());
         let message = format!("depends on itself: {}", shorten(&path).join(" → "));
         let kind = Kind::Cycle { path };
         // Where validation follows all the links, the answer is a refusal without a word about the cycle.
         let followed = |at: usize| {
-            let next = cycle
-                .iter()
-                .position(|&other| other == at)
-                .map(|place| cycle[(place + 1) % cycle.len()]);
+            let next =
+                cycle.iter().position(|&other| other == at).map(|place| cycle[(place + 1) % cycle.len()]);
             let node = &graph.nodes[at];
             let declared = |input: &GraphInput<'_>| input.target == next && input.declared != Some(false);
             node.validated && node.inputs.iter().flatten().any(declared)
         };
-        let noticed = if cycle.iter().all(|&at| followed(at)) {
-            Noticed::AtSubmission
-        } else {
-            Noticed::AtRunTime
-        };
+        let noticed =
+            if cycle.iter().all(|&at| followed(at)) { Noticed::AtSubmission } else { Noticed::AtRunTime };
         let (severity, noticed) = match cycle.iter().any(|&at| graph.nodes[at].executed) {
             true => (Severity::Refused, noticed),
             false => (Severity::Suspicious, Noticed::Never),

@@ -78,11 +78,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            targets: None,
-            check_files: true,
-            listed: 10,
-        }
+        Self { targets: None, check_files: true, listed: 10 }
     }
 }
 
@@ -113,8 +109,5 @@ pub fn check_all<'a, N>(
     servers: impl IntoIterator<Item = (N, &'a ObjectInfo)>,
     options: &Options,
 ) -> Vec<(N, Report)> {
-    servers
-        .into_iter()
-        .map(|(name, info)| (name, check(workflow, Some(info), options)))
-        .collect()
+    servers.into_iter().map(|(name, info)| (name, check(workflow, Some(info), options))).collect()
 }

@@ -9,11 +9,7 @@ pub(super) fn nearest<'a>(
     names: impl IntoIterator<Item = &'a str>,
     limit: usize,
 ) -> Vec<String> {
-    ranked(asked, names)
-        .into_iter()
-        .take(limit)
-        .map(|(_, name)| name.to_owned())
-        .collect()
+    ranked(asked, names).into_iter().take(limit).map(|(_, name)| name.to_owned()).collect()
 }
 
 /// Only the names that are similar to the one asked for, nearest first.
@@ -22,9 +18,7 @@ pub(super) fn similar<'a>(
     names: impl IntoIterator<Item = &'a str>,
     limit: usize,
 ) -> Vec<String> {
-    let near = ranked(asked, names)
-        .into_iter()
-        .take_while(|(score, _)| *score >= SIMILAR);
+    let near = ranked(asked, names).into_iter().take_while(|(score, _)| *score >= SIMILAR);
     near.take(limit).map(|(_, name)| name.to_owned()).collect()
 }
 
@@ -48,11 +42,7 @@ mod tests {
 
     #[test]
     fn the_same_file_in_another_folder_comes_first() {
-        let have = [
-            "flux1-dev.safetensors",
-            "flux/FLUX1-dev-fp8.safetensors",
-            "sd15.ckpt",
-        ];
+        let have = ["flux1-dev.safetensors", "flux/FLUX1-dev-fp8.safetensors", "sd15.ckpt"];
         assert_eq!(nearest("unet\\flux1-dev-fp8.safetensors", have, 2)[0], have[1]);
     }
 

@@ -230,9 +230,7 @@ impl Report {
 
     /// Whether sending would do lasting harm to the server.
     pub fn kills(&self) -> bool {
-        self.problems
-            .iter()
-            .any(|problem| problem.severity == Severity::Kills)
+        self.problems.iter().any(|problem| problem.severity == Severity::Kills)
     }
 
     /// Problems and warnings together, in this order.
@@ -254,12 +252,8 @@ impl Report {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn missing_here(&self) -> impl Iterator<Item = &Problem> {
-        self.iter().filter(|problem| {
-            matches!(
-                problem.kind,
-                Kind::UnknownClass { .. } | Kind::MissingModel { .. }
-            )
-        })
+        self.iter()
+            .filter(|problem| matches!(problem.kind, Kind::UnknownClass { .. } | Kind::MissingModel { .. }))
     }
 
     /// Files a finding where its severity says.
@@ -272,8 +266,7 @@ impl Report {
 
     /// Puts the worst first and leaves the order of the text otherwise.
     pub(super) fn sorted(mut self) -> Self {
-        self.problems
-            .sort_by_key(|problem| std::cmp::Reverse(problem.severity));
+        self.problems.sort_by_key(|problem| std::cmp::Reverse(problem.severity));
         self
     }
 }

@@ -40,9 +40,7 @@ pub fn check_text(json: impl AsRef<[u8]>, info: Option<&ObjectInfo>, options: &O
         }
         Err(error) => not_a_workflow(&error),
     };
-    report
-        .problems
-        .sort_by_key(|problem| std::cmp::Reverse(problem.severity));
+    report.problems.sort_by_key(|problem| std::cmp::Reverse(problem.severity));
     report
 }
 
@@ -71,10 +69,7 @@ pub fn check_request(body: impl AsRef<[u8]>, info: Option<&ObjectInfo>, options:
         None => refusal(Kind::NotAWorkflow, "the request has no prompt".to_owned()),
         Some(prompt) => {
             let targets = value("partial_execution_targets").as_ref().and_then(targets_of);
-            let options = Options {
-                targets,
-                ..options.clone()
-            };
+            let options = Options { targets, ..options.clone() };
             match Workflow::from_raw(prompt.to_owned()) {
                 Ok(workflow) => {
                     let offset = prompt.get().as_ptr() as usize - repaired.as_ptr() as usize;
@@ -89,19 +84,14 @@ pub fn check_request(body: impl AsRef<[u8]>, info: Option<&ObjectInfo>, options:
         }
     };
     let extra_data = value("extra_data");
-    let hidden_id = extra_data
-        .as_ref()
-        .and_then(|extra| extra.get("client_id"))
-        .cloned();
+    let hidden_id = extra_data.as_ref().and_then(|extra| extra.get("client_id")).cloned();
     let client_id = value("client_id").or(hidden_id).unwrap_or_default();
     let around = [
         check_client_id(&client_id),
         value("prompt_id").as_ref().and_then(check_prompt_id),
         value("number").as_ref().and_then(check_number),
         extra_data.as_ref().and_then(check_extra_data),
-        value("partial_execution_targets")
-            .as_ref()
-            .and_then(check_targets),
+        value("partial_execution_targets").as_ref().and_then(check_targets),
     ];
     for problem in around.into_iter().flatten() {
         report.add(problem);
@@ -180,24 +170,17 @@ pub fn check_number(number: &Value) -> Option<Problem> {
     let text = match number {
         Value::Number(_) => return None,
         Value::Bool(_) => {
-            return Some(suspicious(
-                Kind::Number,
-                "number is a truth value, taken as 0 or 1".to_owned(),
-            ));
+            return Some(suspicious(Kind::Number, "number is a truth value, taken as 0 or 1".to_owned()));
         }
         Value::String(text) => text,
         other => return Some(refused(Kind::Number, format!("number {other} is not a number"))),
     };
     match text.trim().replace('_', "").parse().map(Number::Float) {
         Err(_) => Some(refused(Kind::Number, format!("number {text:?} is not a number"))),
-        Ok(read) if !read.is_finite() => Some(kills(
-            Kind::Number,
-            format!("number {text:?} is not finite; {NON_FINITE_HARM}"),
-        )),
-        Ok(_) => Some(suspicious(
-            Kind::Number,
-            format!("number {text:?} is a text, taken as a number"),
-        )),
+        Ok(read) if !read.is_finite() => {
+            Some(kills(Kind::Number, format!("number {text:?} is not finite; {NON_FINITE_HARM}")))
+        }
+        Ok(_) => Some(suspicious(Kind::Number, format!("number {text:?} is a text, taken as a number"))),
     }
 }
 
@@ -226,17 +209,12 @@ pub fn check_extra_data(extra_data: &Value) -> Option<Problem> {
             ));
         }
     };
-    if pnginfo
-        .and_then(|pnginfo| pnginfo.get("workflow"))
-        .is_some_and(|workflow| !workflow.is_object())
-    {
+    if pnginfo.and_then(|pnginfo| pnginfo.get("workflow")).is_some_and(|workflow| !workflow.is_object()) {
         let message = format!("extra_data.extra_pnginfo.workflow is not an object: {harm}; leave it out");
         return Some(kills(Kind::ExtraData, message));
     }
     let known = ["default", "none", "auto", "latent2rgb", "taesd"];
-    let preview = fields
-        .get("preview_method")
-        .filter(|method| !known.iter().any(|known| *method == known));
+    let preview = fields.get("preview_method").filter(|method| !known.iter().any(|known| *method == known));
     preview.filter(|method| !method.is_null()).map(|method| {
         suspicious(
             Kind::ExtraData,
@@ -318,10 +296,8 @@ fn bare_words(json: &[u8], offset: usize, workflow: &Workflow) -> Vec<Problem> {
         let here = at.checked_add_signed(shift).and_then(|at| at.checked_sub(offset));
         shift += 4 - word.len() as isize;
         let place = here.and_then(|here| places.iter().find(|(span, _, _)| span.contains(&here)));
-        let mut problem = kills(
-            Kind::NonFinite,
-            format!("is the bare word {word}, which is not JSON; {NON_FINITE_HARM}"),
-        );
+        let mut problem =
+            kills(Kind::NonFinite, format!("is the bare word {word}, which is not JSON; {NON_FINITE_HARM}"));
         match place {
             Some((_, node, input)) => {
                 problem.node_id = Some(node.id().to_owned());
@@ -340,10 +316,7 @@ fn not_a_workflow(error: &WorkflowError) -> Report {
 }
 
 fn refusal(kind: Kind, message: String) -> Report {
-    Report {
-        problems: vec![refused(kind, message)],
-        ..Report::default()
-    }
+    Report { problems: vec![refused(kind, message)], ..Report::default() }
 }
 
 fn kills(kind: Kind, message: String) -> Problem {
@@ -359,13 +332,5 @@ fn suspicious(kind: Kind, message: String) -> Problem {
 }
 
 fn problem(kind: Kind, severity: Severity, noticed: Noticed, message: String) -> Problem {
-    Problem {
-        kind,
-        severity,
-        noticed,
-        node_id: None,
-        class_type: None,
-        input: None,
-        message,
-    }
+    Problem { kind, severity, noticed, node_id: None, class_type: None, input: None, message }
 }

@@ -40,20 +40,10 @@ fn doubled(graph: &Graph<'_>, findings: &mut Findings<'_>) {
                 Severity::Refused,
                 "the id stands more than once; ComfyUI would silently run only the last one",
             ),
-            Some(_) => (
-                Severity::Suspicious,
-                "stands more than once; only the last value counts",
-            ),
+            Some(_) => (Severity::Suspicious, "stands more than once; only the last value counts"),
         };
         let message = message.to_owned();
-        findings.add(
-            node,
-            input.as_deref(),
-            severity,
-            Noticed::Never,
-            Kind::Doubled,
-            message,
-        );
+        findings.add(node, input.as_deref(), severity, Noticed::Never, Kind::Doubled, message);
     }
 }
 
@@ -61,27 +51,14 @@ fn doubled(graph: &Graph<'_>, findings: &mut Findings<'_>) {
 fn shape(node: &GraphNode<'_>, info: Option<&ObjectInfo>, findings: &mut Findings<'_>) {
     let mut refuse = |kind, message: String| {
         findings.refused_whole = true;
-        findings.add(
-            Some(node),
-            None,
-            Severity::Refused,
-            Noticed::AtSubmission,
-            kind,
-            message,
-        );
+        findings.add(Some(node), None, Severity::Refused, Noticed::AtSubmission, kind, message);
     };
     if !node.node.is_object() {
-        return refuse(
-            Kind::NodeNotObject,
-            "is not an object with class_type and inputs".to_owned(),
-        );
+        return refuse(Kind::NodeNotObject, "is not an object with class_type and inputs".to_owned());
     }
     match (&node.class, node.node.field("class_type"), info) {
         (None, None, _) => refuse(Kind::NoClassType, "has no class_type".to_owned()),
-        (None, Some(_), _) => refuse(
-            Kind::NoClassType,
-            "has a class_type that is not a text".to_owned(),
-        ),
+        (None, Some(_), _) => refuse(Kind::NoClassType, "has a class_type that is not a text".to_owned()),
         (Some(class), _, Some(info)) if node.info.is_none() => {
             let nearest = match findings.may_rank() {
                 true => similar(class, info.iter().map(|known| known.class.as_str()), SUGGESTED),
@@ -94,14 +71,7 @@ fn shape(node: &GraphNode<'_>, info: Option<&ObjectInfo>, findings: &mut Finding
             findings.refused_whole = true;
             let message = format!("there is no class {class} here{hint}");
             let kind = Kind::UnknownClass { nearest };
-            findings.add(
-                Some(node),
-                None,
-                Severity::Refused,
-                Noticed::AtSubmission,
-                kind,
-                message,
-            );
+            findings.add(Some(node), None, Severity::Refused, Noticed::AtSubmission, kind, message);
         }
         _ => {}
     }
@@ -122,10 +92,7 @@ fn shape(node: &GraphNode<'_>, info: Option<&ObjectInfo>, findings: &mut Finding
 fn non_finite(node: &GraphNode<'_>, findings: &mut Findings<'_>) {
     for input in node.inputs.iter().flatten() {
         if values::overflows(input.input.raw.get()) {
-            let message = format!(
-                "holds a number too large for a float; {}",
-                inputs::NON_FINITE_HARM
-            );
+            let message = format!("holds a number too large for a float; {}", inputs::NON_FINITE_HARM);
             let name = Some(input.input.name.as_ref());
             findings.kill(node, name, Kind::NonFinite, message);
         }
@@ -137,10 +104,7 @@ fn no_outputs(graph: &Graph<'_>, findings: &mut Findings<'_>) {
     if !graph.outputs.is_empty() || findings.refused_whole {
         return;
     }
-    let any = graph
-        .nodes
-        .iter()
-        .any(|node| node.info.is_some_and(|info| info.output_node));
+    let any = graph.nodes.iter().any(|node| node.info.is_some_and(|info| info.output_node));
     let message = match any {
         true => "none of the targets is an output node, so nothing would be run",
         false => "the graph has no output node (such as SaveImage or PreviewImage), so nothing would be run",

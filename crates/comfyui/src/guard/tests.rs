@@ -36,10 +36,7 @@ fn found(graph: Value) -> Vec<String> {
 }
 
 fn lines(report: &Report) -> Vec<String> {
-    report
-        .iter()
-        .map(|problem| format!("{:?} {problem}", problem.severity))
-        .collect()
+    report.iter().map(|problem| format!("{:?} {problem}", problem.severity)).collect()
 }
 
 fn empty() -> Value {
@@ -63,10 +60,7 @@ fn a_good_graph_has_no_findings() {
     let workflow = Workflow::parse(graph.to_string()).unwrap();
     let report = check(&workflow, Some(&server()), &Options::default());
     assert_eq!(lines(&report), [""; 0]);
-    assert_eq!(
-        (report.accepted_outputs, report.refused_outputs),
-        (vec!["2".to_owned()], vec![])
-    );
+    assert_eq!((report.accepted_outputs, report.refused_outputs), (vec!["2".to_owned()], vec![]));
 }
 
 #[test]
@@ -117,18 +111,12 @@ fn links_are_followed() {
         found.remove(0)
     };
     let prefix = "Refused node 2 (Scale) input image: ";
-    assert_eq!(
-        one(json!(["9", 0])),
-        format!("{prefix}links to node 9, which is not in the graph")
-    );
+    assert_eq!(one(json!(["9", 0])), format!("{prefix}links to node 9, which is not in the graph"));
     assert_eq!(
         one(json!(["1", 7])),
         format!("{prefix}links to output 7 of node 1 (Empty), which has outputs 0 to 1")
     );
-    assert_eq!(
-        one(json!(["1", 1])),
-        format!("{prefix}takes IMAGE, but output 1 of node 1 (Empty) is MASK")
-    );
+    assert_eq!(one(json!(["1", 1])), format!("{prefix}takes IMAGE, but output 1 of node 1 (Empty) is MASK"));
     assert_eq!(
         one(json!([1, 0])),
         format!("{prefix}links to node 1 by number; node ids are texts: write [\"1\", 0]")
@@ -138,10 +126,7 @@ fn links_are_followed() {
         one(json!(["1", 0.5])),
         format!("{prefix}links to node \"1\", but the output 0.5 is not a whole number")
     );
-    assert_eq!(
-        one(json!(["2", 0])),
-        "Refused node 2 (Scale): depends on itself: 2 → 2"
-    );
+    assert_eq!(one(json!(["2", 0])), "Refused node 2 (Scale): depends on itself: 2 → 2");
 }
 
 #[test]
@@ -150,10 +135,7 @@ fn what_leads_nowhere_is_judged_mildly() {
     let found = found(
         json!({"1": empty(), "2": save("1"), "3": orphan(json!(["9", 0])), "4": orphan(json!(["4", 0]))}),
     );
-    assert!(
-        found.iter().all(|finding| finding.starts_with("Suspicious")),
-        "{found:?}"
-    );
+    assert!(found.iter().all(|finding| finding.starts_with("Suspicious")), "{found:?}");
     assert_eq!(found.len(), 4, "{found:?}");
 }
 
@@ -164,31 +146,16 @@ fn an_undeclared_input_that_links_nowhere_kills() {
     let mut node = empty();
     node["inputs"]["extra"] = json!(["9", 0]);
     let found = found(json!({"1": node, "2": save("1")}));
-    assert!(
-        found[0].starts_with("Kills node 1 (Empty) input extra: links to node 9"),
-        "{found:?}"
-    );
+    assert!(found[0].starts_with("Kills node 1 (Empty) input extra: links to node 9"), "{found:?}");
 }
 
 #[test]
 fn values_are_judged_as_python_would() {
     assert!(with_input("gain", json!(1)).is_empty());
     let cases = [
-        (
-            "width",
-            json!("wide"),
-            "Refused node 1 (Empty) input width: takes a whole number, not \"wide\"",
-        ),
-        (
-            "width",
-            json!(null),
-            "Refused node 1 (Empty) input width: takes a whole number, not null",
-        ),
-        (
-            "width",
-            json!(0),
-            "Refused node 1 (Empty) input width: 0 is less than 1, the smallest allowed",
-        ),
+        ("width", json!("wide"), "Refused node 1 (Empty) input width: takes a whole number, not \"wide\""),
+        ("width", json!(null), "Refused node 1 (Empty) input width: takes a whole number, not null"),
+        ("width", json!(0), "Refused node 1 (Empty) input width: 0 is less than 1, the smallest allowed"),
         (
             "width",
             json!("64"),
@@ -235,10 +202,7 @@ fn values_are_judged_as_python_would() {
 fn infinity_in_valid_json_kills() {
     let text = r#"{"1": {"class_type": "X", "inputs": {"a": {"deep": [1e999]}}}}"#;
     let report = check(&Workflow::parse(text).unwrap(), None, &Options::default());
-    assert_eq!(
-        (report.problems.len(), &report.problems[0].kind),
-        (1, &Kind::NonFinite)
-    );
+    assert_eq!((report.problems.len(), &report.problems[0].kind), (1, &Kind::NonFinite));
 }
 
 #[test]
@@ -248,16 +212,11 @@ fn missing_things_are_listed_with_what_there_is() {
         json!({"1": empty(), "2": save("1"), "4": loader, "5": {"class_type": "Scal", "inputs": {}}});
     let workflow = Workflow::parse(workflow.to_string()).unwrap();
     let report = check(&workflow, Some(&server()), &Options::default());
-    let missing: Vec<_> = report
-        .missing_here()
-        .map(|problem| problem.kind.clone())
-        .collect();
+    let missing: Vec<_> = report.missing_here().map(|problem| problem.kind.clone()).collect();
     assert_eq!(
         missing,
         [
-            Kind::UnknownClass {
-                nearest: vec!["Scale".to_owned()]
-            },
+            Kind::UnknownClass { nearest: vec!["Scale".to_owned()] },
             Kind::MissingModel {
                 folder: Some("checkpoints".to_owned()),
                 model: "SD\\sdxl.ckpt".to_owned(),
@@ -266,10 +225,7 @@ fn missing_things_are_listed_with_what_there_is() {
             },
         ]
     );
-    assert!(
-        report.accepted_outputs.is_empty(),
-        "an unknown class refuses the whole prompt"
-    );
+    assert!(report.accepted_outputs.is_empty(), "an unknown class refuses the whole prompt");
 }
 
 #[test]
@@ -279,10 +235,7 @@ fn files_are_checked_where_the_list_can_tell() {
     let counts = ["fox.png", "dog.png", "sub/dog.png", "dog.png [output]"].map(findings);
     assert_eq!(counts, [0, 1, 0, 0]);
     let graph = Workflow::parse(json!({"1": load("dog.png"), "2": save("1")}).to_string()).unwrap();
-    let later = Options {
-        check_files: false,
-        ..Options::default()
-    };
+    let later = Options { check_files: false, ..Options::default() };
     assert!(check(&graph, Some(&server()), &later).may_be_sent());
 }
 
@@ -319,10 +272,7 @@ fn a_prompt_may_be_accepted_in_part() {
         (report.accepted_outputs, report.refused_outputs),
         (vec!["2".to_owned()], vec!["4".to_owned()])
     );
-    let first = Options {
-        targets: Some(vec!["2".to_owned()]),
-        ..Options::default()
-    };
+    let first = Options { targets: Some(vec!["2".to_owned()]), ..Options::default() };
     let report = check(&workflow, Some(&server()), &first);
     assert!(report.may_be_sent() && report.accepted_outputs == ["2"]);
 }
@@ -334,10 +284,7 @@ fn a_cycle_beside_a_good_output_is_not_forgotten() {
     let graph = json!({"1": empty(), "2": save("1"), "3": scale("4"), "4": scale("3"), "5": save("4")});
     let workflow = Workflow::parse(graph.to_string()).unwrap();
     let report = check(&workflow, Some(&server()), &Options::default());
-    assert_eq!(
-        lines(&report),
-        ["Refused node 3 (Scale): depends on itself: 3 → 4 → 3"]
-    );
+    assert_eq!(lines(&report), ["Refused node 3 (Scale): depends on itself: 3 → 4 → 3"]);
     assert_eq!(
         (report.accepted_outputs, report.refused_outputs),
         (vec!["2".to_owned()], vec!["5".to_owned()])
@@ -347,15 +294,9 @@ fn a_cycle_beside_a_good_output_is_not_forgotten() {
 #[test]
 fn something_must_come_out() {
     let nothing = found(json!({"1": empty()}));
-    assert!(
-        nothing[0].starts_with("Refused the graph has no output node"),
-        "{nothing:?}"
-    );
+    assert!(nothing[0].starts_with("Refused the graph has no output node"), "{nothing:?}");
     let workflow = Workflow::parse(json!({"1": empty(), "2": save("1")}).to_string()).unwrap();
-    let wrong = Options {
-        targets: Some(vec!["1".to_owned()]),
-        ..Options::default()
-    };
+    let wrong = Options { targets: Some(vec!["1".to_owned()]), ..Options::default() };
     let report = check(&workflow, Some(&server()), &wrong);
     assert_eq!(report.problems[0].kind, Kind::NoOutputs);
 }
@@ -385,26 +326,14 @@ fn bare_words_are_found_in_their_inputs() {
 
 #[test]
 fn requests_that_are_none_are_refused() {
-    for body in [
-        "",
-        "{not json",
-        "[]",
-        "null",
-        "\"text\"",
-        "{}",
-        "{\"prompt\": []}",
-        "{\"prompt\": {}}",
-        "\u{0}",
-    ] {
+    for body in
+        ["", "{not json", "[]", "null", "\"text\"", "{}", "{\"prompt\": []}", "{\"prompt\": {}}", "\u{0}"]
+    {
         let report = check_request(body, None, &Options::default());
         assert!(!report.may_be_sent(), "{body}");
     }
     let ui = r#"{"prompt": {"last_node_id": 4, "nodes": [], "links": []}, "client_id": "c"}"#;
-    assert!(
-        check_request(ui, None, &Options::default())
-            .to_string()
-            .contains("API format")
-    );
+    assert!(check_request(ui, None, &Options::default()).to_string().contains("API format"));
 }
 
 #[test]
@@ -431,18 +360,8 @@ fn what_goes_around_the_graph_is_checked() {
         assert_eq!(severity(check_number(&value)), expected, "number {value}");
     }
     // All of these made /api/jobs of a real 0.7.0 answer 500 for everybody.
-    for pnginfo in [
-        json!(null),
-        json!([]),
-        json!("x"),
-        json!({"workflow": null}),
-        json!({"workflow": []}),
-    ] {
-        assert_eq!(
-            severity(check_extra_data(&json!({"extra_pnginfo": pnginfo}))),
-            Some(Kills),
-            "{pnginfo}"
-        );
+    for pnginfo in [json!(null), json!([]), json!("x"), json!({"workflow": null}), json!({"workflow": []})] {
+        assert_eq!(severity(check_extra_data(&json!({"extra_pnginfo": pnginfo}))), Some(Kills), "{pnginfo}");
     }
     assert_eq!(severity(check_extra_data(&json!({"extra_pnginfo": {}}))), None);
     assert_eq!(severity(check_extra_data(&json!(null))), Some(Refused));
@@ -464,19 +383,10 @@ fn long_chains_kill() {
     let kinds = |length| {
         let workflow = Workflow::parse(chain(length, empty()).to_string()).unwrap();
         let report = check(&workflow, Some(&server()), &Options::default());
-        report
-            .problems
-            .into_iter()
-            .map(|problem| problem.kind)
-            .collect::<Vec<_>>()
+        report.problems.into_iter().map(|problem| problem.kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds(links::MAX_CHAIN - 1), []);
-    assert_eq!(
-        kinds(links::MAX_CHAIN),
-        [Kind::ChainTooLong {
-            length: links::MAX_CHAIN + 1
-        }]
-    );
+    assert_eq!(kinds(links::MAX_CHAIN), [Kind::ChainTooLong { length: links::MAX_CHAIN + 1 }]);
 }
 
 /// Ten thousand nodes in the shapes that would make a careless walk slow or deep.
@@ -490,30 +400,19 @@ fn large_graphs_are_checked_quickly() {
     let first = |at: usize| json!([at.saturating_sub(1).to_string(), 0]);
     let shapes = [
         ("a chain", chain(NODES, empty())),
-        (
-            "one great cycle",
-            chain(
-                NODES,
-                json!({"class_type": "Scale", "inputs": {"image": ["9999", 0]}}),
-            ),
-        ),
+        ("one great cycle", chain(NODES, json!({"class_type": "Scale", "inputs": {"image": ["9999", 0]}}))),
         (
             "a chain of nodes that also need themselves",
             graph(&|at| json!({"a": first(at), "b": [at.to_string(), 0]})),
         ),
         ("pairs", graph(&|at| json!({"a": [(at ^ 1).to_string(), 0]}))),
-        (
-            "all on the first",
-            graph(&|_| json!({"a": ["0", 0], "b": ["0", 1]})),
-        ),
+        ("all on the first", graph(&|_| json!({"a": ["0", 0], "b": ["0", 1]}))),
         (
             "the first on all",
             graph(&|at| match at {
-                0 => Value::Object(
-                    (1..NODES)
-                        .map(|to| (to.to_string(), json!([to.to_string(), 0])))
-                        .collect(),
-                ),
+                0 => {
+                    Value::Object((1..NODES).map(|to| (to.to_string(), json!([to.to_string(), 0]))).collect())
+                }
                 _ => json!({"a": [at.saturating_sub(2).to_string(), 0]}),
             }),
         ),
@@ -525,11 +424,7 @@ fn large_graphs_are_checked_quickly() {
         let start = Instant::now();
         let report = check(&workflow, Some(&info), &Options::default());
         assert!(!report.may_be_sent(), "{shape}");
-        assert!(
-            start.elapsed() < Duration::from_secs(5),
-            "{shape} took {:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < Duration::from_secs(5), "{shape} took {:?}", start.elapsed());
     }
 }
 

@@ -14,18 +14,12 @@ pub(super) fn fits(output: &OutputSpec, input: &InputKind) -> bool {
     match input {
         InputKind::Any | InputKind::Dynamic(_) => true,
         // A list of choices in place of a type is compared as a whole.
-        InputKind::Choice {
-            options,
-            classic: true,
-        } => output.choices.as_ref() == Some(options),
+        InputKind::Choice { options, classic: true } => output.choices.as_ref() == Some(options),
         _ if output.choices.is_some() => matches!(input, InputKind::Choice { .. }),
         _ => {
             let expected = name(input);
-            let parts = |kind: &'_ str| {
-                kind.split(',')
-                    .map(|part| part.trim().to_owned())
-                    .collect::<Vec<_>>()
-            };
+            let parts =
+                |kind: &'_ str| kind.split(',').map(|part| part.trim().to_owned()).collect::<Vec<_>>();
             let received = parts(&output.kind);
             anything(&expected) || parts(&expected).iter().any(|part| received.contains(part))
         }

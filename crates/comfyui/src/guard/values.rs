@@ -17,10 +17,7 @@ impl Number {
         if !text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
             return None;
         }
-        text.parse()
-            .map(Self::Int)
-            .ok()
-            .or_else(|| text.parse().map(Self::Float).ok())
+        text.parse().map(Self::Int).ok().or_else(|| text.parse().map(Self::Float).ok())
     }
 
     pub(super) fn of(value: &Value) -> Option<Self> {
@@ -55,11 +52,7 @@ fn compare_mixed(whole: i128, float: f64) -> Option<Ordering> {
     }
     // The cast saturates, which keeps the order: nothing whole is beyond the ends of i128.
     let cut = float.trunc();
-    Some(
-        whole
-            .cmp(&(cut as i128))
-            .then_with(|| 0.0_f64.total_cmp(&(float - cut))),
-    )
+    Some(whole.cmp(&(cut as i128)).then_with(|| 0.0_f64.total_cmp(&(float - cut))))
 }
 
 /// A value that was converted, and whether that was a surprise.
@@ -72,35 +65,21 @@ pub(super) struct Converted {
 
 /// What Python's `int()` makes of a JSON value (given as its text).
 pub(super) fn to_int(raw: &str, value: &Value) -> Option<Converted> {
-    let plain = |number| {
-        Some(Converted {
-            number,
-            surprise: None,
-        })
-    };
+    let plain = |number| Some(Converted { number, surprise: None });
     match value {
         Value::Bool(on) => {
             let surprise = Some("a truth value is taken as 0 or 1");
-            Some(Converted {
-                number: Number::Int(i128::from(*on)),
-                surprise,
-            })
+            Some(Converted { number: Number::Int(i128::from(*on)), surprise })
         }
         Value::String(text) => {
             let number = Number::Int(python_digits(text)?.parse().ok()?);
-            Some(Converted {
-                number,
-                surprise: Some("a text is taken as a number"),
-            })
+            Some(Converted { number, surprise: Some("a text is taken as a number") })
         }
         Value::Number(_) => match Number::parse(raw)? {
             Number::Float(float) if !float.is_finite() => None,
             Number::Float(float) => {
                 let surprise = (float.fract() != 0.0).then_some("the fraction is cut off");
-                Some(Converted {
-                    number: Number::Int(float.trunc() as i128),
-                    surprise,
-                })
+                Some(Converted { number: Number::Int(float.trunc() as i128), surprise })
             }
             whole => plain(whole),
         },
@@ -113,22 +92,13 @@ pub(super) fn to_float(raw: &str, value: &Value) -> Option<Converted> {
     match value {
         Value::Bool(on) => {
             let surprise = Some("a truth value is taken as 0 or 1");
-            Some(Converted {
-                number: Number::Int(i128::from(*on)),
-                surprise,
-            })
+            Some(Converted { number: Number::Int(i128::from(*on)), surprise })
         }
         Value::String(text) => {
             let number = Number::Float(text.trim().replace('_', "").parse().ok()?);
-            Some(Converted {
-                number,
-                surprise: Some("a text is taken as a number"),
-            })
+            Some(Converted { number, surprise: Some("a text is taken as a number") })
         }
-        Value::Number(_) => Some(Converted {
-            number: Number::parse(raw)?,
-            surprise: None,
-        }),
+        Value::Number(_) => Some(Converted { number: Number::parse(raw)?, surprise: None }),
         _ => None,
     }
 }
@@ -137,9 +107,8 @@ pub(super) fn to_float(raw: &str, value: &Value) -> Option<Converted> {
 fn python_digits(text: &str) -> Option<String> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let groups = digits
-        .split('_')
-        .all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
+    let groups =
+        digits.split('_').all(|group| !group.is_empty() && group.bytes().all(|b| b.is_ascii_digit()));
     groups.then(|| text.trim_start_matches('+').replace('_', ""))
 }
 
@@ -215,10 +184,7 @@ mod tests {
     #[test]
     fn numbers_compare_exactly() {
         let less = |left: &str, right: &str| {
-            Number::parse(left)
-                .unwrap()
-                .compare(Number::parse(right).unwrap())
-                == Some(Ordering::Less)
+            Number::parse(left).unwrap().compare(Number::parse(right).unwrap()) == Some(Ordering::Less)
         };
         assert!(less("18446744073709551614", "18446744073709551615"));
         assert!(less("18446744073709551615", "18446744073709551616"));
@@ -237,8 +203,6 @@ mod tests {
     #[test]
     fn only_numbers_outside_strings_overflow() {
         assert!(overflows("{\"a\": [1, -1e999]}") && overflows("1e400"));
-        assert!(!overflows(
-            "{\"1e999\": \"\\\"1e999\", \"b\": 1e-999, \"c\": 1.5e300, \"é\": 12}"
-        ));
+        assert!(!overflows("{\"1e999\": \"\\\"1e999\", \"b\": 1e-999, \"c\": 1.5e300, \"é\": 12}"));
     }
 }

@@ -4,16 +4,7 @@
 //! away, and the names that loaders use for their inputs tell the folder.
 
 /// The endings of files that hold models.
-const MODEL_ENDINGS: [&str; 8] = [
-    ".safetensors",
-    ".sft",
-    ".ckpt",
-    ".pt",
-    ".pth",
-    ".gguf",
-    ".bin",
-    ".onnx",
-];
+const MODEL_ENDINGS: [&str; 8] = [".safetensors", ".sft", ".ckpt", ".pt", ".pth", ".gguf", ".bin", ".onnx"];
 
 /// Classes whose input names mean something else than [`BY_INPUT`] says, or nothing by themselves.
 const BY_CLASS: [(&str, &str, &str); 10] = [
@@ -54,13 +45,9 @@ const BY_INPUT: [(&str, &str); 11] = [
 /// assert_eq!(model_folder("KSampler", "sampler_name"), None);
 /// ```
 pub fn model_folder(class: &str, input: &str) -> Option<&'static str> {
-    let by_class = BY_CLASS
-        .iter()
-        .find(|(known, name, _)| *known == class && *name == input);
+    let by_class = BY_CLASS.iter().find(|(known, name, _)| *known == class && *name == input);
     let by_input = || BY_INPUT.iter().find(|(name, _)| *name == input);
-    by_class
-        .map(|(_, _, folder)| *folder)
-        .or_else(|| by_input().map(|(_, folder)| *folder))
+    by_class.map(|(_, _, folder)| *folder).or_else(|| by_input().map(|(_, folder)| *folder))
 }
 
 /// Whether a file name has the ending of a model file.
@@ -73,7 +60,5 @@ pub fn model_folder(class: &str, input: &str) -> Option<&'static str> {
 /// ```
 pub fn has_model_ending(name: &str) -> bool {
     let ending = name.rfind('.').map_or("", |dot| &name[dot..]);
-    MODEL_ENDINGS
-        .iter()
-        .any(|known| known.eq_ignore_ascii_case(ending))
+    MODEL_ENDINGS.iter().any(|known| known.eq_ignore_ascii_case(ending))
 }

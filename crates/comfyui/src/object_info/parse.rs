@@ -8,31 +8,18 @@ use super::{Dynamic, InputKind, InputSpec, NodeInfo, OutputSpec, Section, Upload
 const MAX_GROW: usize = 1000;
 
 /// Inputs that take uploads although their descriptions do not say so: the frontend part of their extension knows.
-const KNOWN_UPLOADS: [(&str, &str, UploadKind); 2] = [
-    ("VHS_LoadVideo", "video", UploadKind::Video),
-    ("VHS_LoadAudioUpload", "audio", UploadKind::Audio),
-];
+const KNOWN_UPLOADS: [(&str, &str, UploadKind); 2] =
+    [("VHS_LoadVideo", "video", UploadKind::Video), ("VHS_LoadAudioUpload", "audio", UploadKind::Audio)];
 
 /// Reads the description of a class; what it does not say, or says in no known way, stays at its default.
 pub(super) fn node(class: String, described: Value) -> NodeInfo {
     let Value::Object(mut described) = described else {
-        return NodeInfo {
-            display_name: class.clone(),
-            class,
-            ..NodeInfo::default()
-        };
+        return NodeInfo { display_name: class.clone(), class, ..NodeInfo::default() };
     };
-    let text = |key: &str| {
-        described
-            .get(key)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let text = |key: &str| described.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let flag = |key: &str| described.get(key).and_then(Value::as_bool).unwrap_or_default();
-    let display_name = Some(text("display_name"))
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| class.clone());
+    let display_name =
+        Some(text("display_name")).filter(|name| !name.is_empty()).unwrap_or_else(|| class.clone());
     let mut node = NodeInfo {
         display_name,
         category: text("category"),
@@ -49,10 +36,7 @@ pub(super) fn node(class: String, described: Value) -> NodeInfo {
         class,
     };
     for (class, input, upload) in KNOWN_UPLOADS {
-        let known = node
-            .inputs
-            .iter_mut()
-            .find(|known| node.class == class && known.name == input);
+        let known = node.inputs.iter_mut().find(|known| node.class == class && known.name == input);
         if let Some(known) = known {
             known.upload.get_or_insert(upload);
         }
@@ -65,23 +49,14 @@ fn sections(input: Value, order: &Value) -> Vec<InputSpec> {
     let Value::Object(mut input) = input else {
         return Vec::new();
     };
-    let known = [
-        ("required", Section::Required),
-        ("optional", Section::Optional),
-        ("hidden", Section::Hidden),
-    ];
+    let known =
+        [("required", Section::Required), ("optional", Section::Optional), ("hidden", Section::Hidden)];
     let mut specs = Vec::new();
     for (key, section) in known {
         let Some(Value::Object(mut described)) = input.remove(key) else {
             continue;
         };
-        for name in order
-            .get(key)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-        {
+        for name in order.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
             if let Some(one) = described.shift_remove(name) {
                 specs.push(spec(name.to_owned(), section, one));
             }
@@ -129,10 +104,7 @@ fn input_kind(kind: Value, options: &mut Map<String, Value>) -> InputKind {
     let kind = match kind {
         Value::String(kind) => kind,
         Value::Array(choices) => {
-            return InputKind::Choice {
-                options: choices,
-                classic: true,
-            };
+            return InputKind::Choice { options: choices, classic: true };
         }
         other => return InputKind::Link(other.to_string()),
     };
@@ -142,23 +114,13 @@ fn input_kind(kind: Value, options: &mut Map<String, Value>) -> InputKind {
         "STRING" => InputKind::String,
         "BOOLEAN" => InputKind::Boolean,
         "*" => InputKind::Any,
-        "COMBO" => InputKind::Choice {
-            options: take_list(options, "options"),
-            classic: false,
-        },
+        "COMBO" => InputKind::Choice { options: take_list(options, "options"), classic: false },
         "COMFY_DYNAMICCOMBO_V3" => InputKind::Dynamic(Dynamic::Combo {
-            options: take_list(options, "options")
-                .into_iter()
-                .map(dynamic_option)
-                .collect(),
+            options: take_list(options, "options").into_iter().map(dynamic_option).collect(),
         }),
         "COMFY_AUTOGROW_V3" => grow(options.shift_remove("template").unwrap_or_default()),
         "COMFY_DYNAMICSLOT_V3" => InputKind::Dynamic(Dynamic::Slot {
-            kind: options
-                .get("slotType")
-                .and_then(Value::as_str)
-                .unwrap_or("*")
-                .to_owned(),
+            kind: options.get("slotType").and_then(Value::as_str).unwrap_or("*").to_owned(),
             inputs: sections(options.shift_remove("inputs").unwrap_or_default(), &Value::Null),
         }),
         _ => InputKind::Link(kind),
@@ -185,18 +147,9 @@ fn grow(template: Value) -> InputKind {
         let count = template.get(key).and_then(Value::as_u64).unwrap_or_default();
         usize::try_from(count).unwrap_or(MAX_GROW).min(MAX_GROW)
     };
-    let names = match (
-        template.get("names"),
-        template.get("prefix").and_then(Value::as_str),
-    ) {
-        (Some(Value::Array(names)), _) => names
-            .iter()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect(),
-        (_, Some(prefix)) => (0..count("max"))
-            .map(|index| format!("{prefix}{index}"))
-            .collect(),
+    let names = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
+        (Some(Value::Array(names)), _) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        (_, Some(prefix)) => (0..count("max")).map(|index| format!("{prefix}{index}")).collect(),
         _ => Vec::new(),
     };
     let inner = sections(template.get("input").cloned().unwrap_or_default(), &Value::Null);
@@ -225,13 +178,8 @@ fn last_section_first(inputs: Vec<InputSpec>) -> Option<InputSpec> {
 }
 
 fn outputs(described: &Map<String, Value>) -> Vec<OutputSpec> {
-    let list = |key: &str| {
-        described
-            .get(key)
-            .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
-    };
+    let list =
+        |key: &str| described.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let (names, lists) = (list("output_name"), list("output_is_list"));
     let output = |(index, described): (usize, &Value)| {
         let (kind, choices) = match described {
@@ -240,11 +188,7 @@ fn outputs(described: &Map<String, Value>) -> Vec<OutputSpec> {
             other => (other.to_string(), None),
         };
         OutputSpec {
-            name: names
-                .get(index)
-                .and_then(Value::as_str)
-                .unwrap_or(&kind)
-                .to_owned(),
+            name: names.get(index).and_then(Value::as_str).unwrap_or(&kind).to_owned(),
             is_list: lists.get(index).and_then(Value::as_bool).unwrap_or_default(),
             kind,
             choices,
@@ -300,18 +244,9 @@ mod tests {
                 "z": ["INT", {"default": 0, "min": 0, "max": u64::MAX}], "a": ["FLOAT", {"step": 0.1, "max": null}]}},
             "input_order": {"required": ["a", "gone"]},
         }));
-        assert_eq!(
-            node.inputs
-                .iter()
-                .map(|input| input.name.as_str())
-                .collect::<Vec<_>>(),
-            ["a", "z"]
-        );
+        assert_eq!(node.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["a", "z"]);
         assert_eq!(node.inputs[1].max, Some(json!(u64::MAX)));
-        assert_eq!(
-            (&node.inputs[0].max, &node.inputs[0].step),
-            (&None, &Some(json!(0.1)))
-        );
+        assert_eq!((&node.inputs[0].max, &node.inputs[0].step), (&None, &Some(json!(0.1))));
     }
 
     #[test]
@@ -322,13 +257,8 @@ mod tests {
             "images": ["COMFY_AUTOGROW_V3", {"template": {
                 "input": {"required": {"image": ["IMAGE", {}]}}, "prefix": "image", "min": 1, "max": 3}}],
         }}}));
-        let InputKind::Dynamic(Dynamic::Combo { options }) = &node.inputs[0].kind else {
-            panic!("{node:?}")
-        };
-        assert_eq!(
-            (&options[0].0, options[0].1[0].name.as_str()),
-            (&json!("size"), "width")
-        );
+        let InputKind::Dynamic(Dynamic::Combo { options }) = &node.inputs[0].kind else { panic!("{node:?}") };
+        assert_eq!((&options[0].0, options[0].1[0].name.as_str()), (&json!("size"), "width"));
         assert!(options[1].1.is_empty());
         let InputKind::Dynamic(Dynamic::Grow { names, min, template }) = &node.inputs[1].kind else {
             panic!("{node:?}")
@@ -345,19 +275,9 @@ mod tests {
         let node = read(
             json!({"output": ["IMAGE", ["a", "b"], 7], "output_name": ["pic"], "output_is_list": [true]}),
         );
-        let read: Vec<_> = node
-            .outputs
-            .iter()
-            .map(|o| (o.name.as_str(), o.kind.as_str(), o.is_list))
-            .collect();
-        assert_eq!(
-            read,
-            [
-                ("pic", "IMAGE", true),
-                ("COMBO", "COMBO", false),
-                ("7", "7", false)
-            ]
-        );
+        let read: Vec<_> =
+            node.outputs.iter().map(|o| (o.name.as_str(), o.kind.as_str(), o.is_list)).collect();
+        assert_eq!(read, [("pic", "IMAGE", true), ("COMBO", "COMBO", false), ("7", "7", false)]);
         assert_eq!(node.outputs[1].choices, Some(vec![json!("a"), json!("b")]));
     }
 

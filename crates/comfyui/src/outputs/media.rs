@@ -49,9 +49,8 @@ impl fmt::Display for MediaKind {
 const UNKNOWN: &str = "application/octet-stream";
 
 /// Endings of 3D files; most of them have no media type that says so.
-const MODEL_3D: [&str; 13] = [
-    "glb", "gltf", "obj", "fbx", "stl", "ply", "dae", "usd", "usdz", "3mf", "splat", "ksplat", "spz",
-];
+const MODEL_3D: [&str; 13] =
+    ["glb", "gltf", "obj", "fbx", "stl", "ply", "dae", "usd", "usdz", "3mf", "splat", "ksplat", "spz"];
 
 /// The media type of a file by its ending.
 pub(super) fn mime(filename: &str) -> &'static str {
@@ -75,9 +74,7 @@ pub(super) fn kind(filename: &str, mime: &str, key: &str, format: Option<&str>, 
     }
     let moves = animated || key == "gifs" || matches!(ending.as_str(), "gif" | "apng");
     // VideoHelperSuite's formats are no media types (video/h264-mp4), but begin like one.
-    let known = [mime, format.unwrap_or_default()]
-        .into_iter()
-        .find_map(|mime| by_mime(mime, moves));
+    let known = [mime, format.unwrap_or_default()].into_iter().find_map(|mime| by_mime(mime, moves));
     known.unwrap_or_else(|| by_key(key, moves))
 }
 
@@ -109,8 +106,7 @@ fn by_key(key: &str, moves: bool) -> MediaKind {
 
 fn ending(filename: &str) -> String {
     let name = filename.rsplit(['/', '\\']).next().unwrap_or(filename);
-    name.rsplit_once('.')
-        .map_or(String::new(), |(_, ending)| ending.to_ascii_lowercase())
+    name.rsplit_once('.').map_or(String::new(), |(_, ending)| ending.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -127,23 +123,9 @@ mod tests {
             ("a.mp4", "images", None, true, Video, "video/mp4"),
             ("a.webm", "images", None, true, Video, "video/webm"),
             ("a.gif", "images", None, false, AnimatedImage, "image/gif"),
-            (
-                "a.webp",
-                "gifs",
-                Some("image/webp"),
-                false,
-                AnimatedImage,
-                "image/webp",
-            ),
+            ("a.webp", "gifs", Some("image/webp"), false, AnimatedImage, "image/webp"),
             ("a.mp4", "gifs", Some("video/h264-mp4"), false, Video, "video/mp4"),
-            (
-                "a.mkv",
-                "gifs",
-                Some("video/ffv1-mkv"),
-                false,
-                Video,
-                "video/x-matroska",
-            ),
+            ("a.mkv", "gifs", Some("video/ffv1-mkv"), false, Video, "video/x-matroska"),
             ("a.svg", "images", None, false, Image, "image/svg+xml"),
             ("a.flac", "audio", None, false, Audio, "audio/flac"),
             ("a.mp3", "audio", None, false, Audio, "audio/mpeg"),

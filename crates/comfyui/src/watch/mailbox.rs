@@ -35,10 +35,7 @@ struct State {
 
 impl Mailbox {
     pub(crate) fn new(capacity: usize) -> Self {
-        Mailbox {
-            state: Mutex::default(),
-            capacity: capacity.max(1),
-        }
+        Mailbox { state: Mutex::default(), capacity: capacity.max(1) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -51,11 +48,7 @@ impl Mailbox {
         if state.closed {
             return;
         }
-        if state
-            .events
-            .back()
-            .is_some_and(|last| last.is_replaced_by(&event))
-        {
+        if state.events.back().is_some_and(|last| last.is_replaced_by(&event)) {
             let replaced = state.events.pop_back().map_or(0, |last| last.size());
             state.bytes -= replaced;
         }
@@ -137,33 +130,18 @@ mod tests {
     fn newer_progress_replaces_older_of_the_same_node() {
         let mailbox = Mailbox::new(8);
         for value in 0..100 {
-            mailbox.push(Event::Progress {
-                node: Some("3".into()),
-                value: value.into(),
-                max: 100.0,
-            });
+            mailbox.push(Event::Progress { node: Some("3".into()), value: value.into(), max: 100.0 });
         }
-        mailbox.push(Event::Progress {
-            node: Some("4".into()),
-            value: 1.0,
-            max: 2.0,
-        });
+        mailbox.push(Event::Progress { node: Some("4".into()), value: 1.0, max: 2.0 });
         let events = drain(&mailbox);
         assert!(matches!(
             events[..],
-            [
-                Event::Progress { value: 99.0, .. },
-                Event::Progress { value: 1.0, .. }
-            ]
+            [Event::Progress { value: 99.0, .. }, Event::Progress { value: 1.0, .. }]
         ));
     }
 
     fn image(format: ImageFormat, bytes: usize) -> Event {
-        Event::Preview(Preview {
-            format,
-            image: vec![0; bytes].into(),
-            source: None,
-        })
+        Event::Preview(Preview { format, image: vec![0; bytes].into(), source: None })
     }
 
     #[test]
@@ -194,10 +172,7 @@ mod tests {
     fn a_full_mailbox_forgets_the_oldest_and_says_so_but_never_the_end() {
         let mailbox = Mailbox::new(3);
         for node in 0..10 {
-            mailbox.push(Event::Text {
-                node: node.to_string(),
-                text: String::new(),
-            });
+            mailbox.push(Event::Text { node: node.to_string(), text: String::new() });
         }
         mailbox.finish(Outcome::GaveUp(GaveUp::SessionClosed));
         mailbox.push(Event::Started);

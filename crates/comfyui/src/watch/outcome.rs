@@ -89,11 +89,7 @@ pub struct Interruption {
 
 impl fmt::Display for Interruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the prompt was interrupted at node {} ({})",
-            self.node_id, self.node_type
-        )
+        write!(f, "the prompt was interrupted at node {} ({})", self.node_id, self.node_type)
     }
 }
 
@@ -227,19 +223,15 @@ impl Outcome {
         let prompt_id = prompt_id.clone();
         Err(match self {
             Outcome::Succeeded(success) if success.missing_files.is_empty() => return Ok(success),
-            Outcome::Succeeded(success) => Error::OutputsGone {
-                prompt_id,
-                files: success.missing_files,
-            },
+            Outcome::Succeeded(success) => Error::OutputsGone { prompt_id, files: success.missing_files },
             Outcome::Failed(failure) if failure.out_of_memory => Error::OutOfMemory(failure),
             Outcome::Failed(failure) => Error::ExecutionFailed(failure),
             Outcome::Interrupted(at) => Error::Interrupted(at),
             Outcome::Deleted => Error::Deleted { prompt_id },
             Outcome::Lost(lost) => Error::Lost { prompt_id, lost },
-            Outcome::GaveUp(GaveUp::TimedOut { after }) => Error::TimedOut {
-                what: format!("prompt {prompt_id}"),
-                after,
-            },
+            Outcome::GaveUp(GaveUp::TimedOut { after }) => {
+                Error::TimedOut { what: format!("prompt {prompt_id}"), after }
+            }
             Outcome::GaveUp(why) => Error::GaveUp { prompt_id, why },
         })
     }

@@ -26,10 +26,7 @@ pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: V
     async fn within<T>(limit: Duration, what: &Ask, answer: impl Future<Output = Result<T>>) -> Result<T> {
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer,
-            Err(_) => Err(Error::TimedOut {
-                what: format!("{what:?}"),
-                after: limit,
-            }),
+            Err(_) => Err(Error::TimedOut { what: format!("{what:?}"), after: limit }),
         }
     }
     match ask.clone() {
@@ -57,10 +54,8 @@ pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: V
 /// The ids in the queue, by the cheapest route this version has.
 async fn survey(client: &Client) -> Result<Snapshot> {
     if client.capabilities().await?.jobs {
-        let query = JobsQuery {
-            status: vec![JobStatus::Pending, JobStatus::Running],
-            ..JobsQuery::default()
-        };
+        let query =
+            JobsQuery { status: vec![JobStatus::Pending, JobStatus::Running], ..JobsQuery::default() };
         match client.jobs(&query).await {
             Ok(page) => {
                 let mut snapshot = Snapshot::default();
@@ -82,11 +77,7 @@ async fn survey(client: &Client) -> Result<Snapshot> {
     }
     let queue = client.queue().await?;
     Ok(Snapshot {
-        pending: queue
-            .in_order()
-            .into_iter()
-            .map(|item| item.prompt_id.clone())
-            .collect(),
+        pending: queue.in_order().into_iter().map(|item| item.prompt_id.clone()).collect(),
         running: queue.running.into_iter().map(|item| item.prompt_id).collect(),
     })
 }

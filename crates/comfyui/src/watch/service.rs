@@ -150,22 +150,13 @@ impl Service {
             stop: stop.clone(),
         };
         self.tasks.spawn(connection.run());
-        Link {
-            events,
-            stop: stop.drop_guard(),
-        }
+        Link { events, stop: stop.drop_guard() }
     }
 
     fn command(&mut self, command: Command) {
         let now = Instant::now();
         match command {
-            Command::Watch {
-                id,
-                mailbox,
-                limit,
-                look,
-                done,
-            } => {
+            Command::Watch { id, mailbox, limit, look, done } => {
                 self.tracker.register(now, id, mailbox, limit, look);
                 let _ = done.send(());
             }
@@ -240,8 +231,7 @@ impl Service {
                 Ask::Files(id) => self.tracker.files_to_check(id),
                 _ => Vec::new(),
             };
-            self.questions
-                .spawn(question(self.client.clone(), self.look_timeout, ask, files));
+            self.questions.spawn(question(self.client.clone(), self.look_timeout, ask, files));
         }
     }
 

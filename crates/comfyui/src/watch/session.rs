@@ -68,14 +68,8 @@ impl Session {
         let (up_sender, mut up) = cell::channel(false);
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let service = Service::new(
-            &client,
-            &options,
-            client_id_sender,
-            up_sender,
-            tasks.clone(),
-            stop.clone(),
-        );
+        let service =
+            Service::new(&client, &options, client_id_sender, up_sender, tasks.clone(), stop.clone());
         tasks.spawn(service.run(command_receiver));
         tasks.close();
         // The server keeps no frames for a socket that is not there yet. Without one we go on all the same, by asking.
@@ -157,22 +151,11 @@ impl Session {
     async fn register(&self, id: PromptId, limit: Option<Duration>, look: bool) -> Watch {
         let mailbox = Arc::new(Mailbox::new(self.buffer));
         let (done, registered) = oneshot::channel();
-        self.send(Command::Watch {
-            id: id.clone(),
-            mailbox: Arc::clone(&mailbox),
-            limit,
-            look,
-            done,
-        })
-        .await;
+        self.send(Command::Watch { id: id.clone(), mailbox: Arc::clone(&mailbox), limit, look, done }).await;
         if registered.await.is_err() {
             mailbox.finish(Outcome::GaveUp(GaveUp::SessionClosed));
         }
-        Watch {
-            prompt_id: id,
-            accepted: None,
-            mailbox,
-        }
+        Watch { prompt_id: id, accepted: None, mailbox }
     }
 
     async fn send(&self, command: Command) {

@@ -41,16 +41,14 @@ impl Watch {
     }
 
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.mailbox
-            .poll(context)
-            .map(|event| match (event, &self.accepted) {
-                // A quick prompt can end before its submission is answered, so these two meet only here.
-                (Some(Event::Finished(Outcome::Succeeded(mut success))), Some(accepted)) => {
-                    success.node_errors = accepted.node_errors.clone();
-                    Some(Event::Finished(Outcome::Succeeded(success)))
-                }
-                (event, _) => event,
-            })
+        self.mailbox.poll(context).map(|event| match (event, &self.accepted) {
+            // A quick prompt can end before its submission is answered, so these two meet only here.
+            (Some(Event::Finished(Outcome::Succeeded(mut success))), Some(accepted)) => {
+                success.node_errors = accepted.node_errors.clone();
+                Some(Event::Finished(Outcome::Succeeded(success)))
+            }
+            (event, _) => event,
+        })
     }
 
     /// Waits for the end.

@@ -92,9 +92,7 @@ impl Workflow {
     {
         let names = || (node.to_owned(), input.to_owned());
         let Some(found) = self.node(node).filter(|found| found.is_object()) else {
-            return Err(EditError::NoSuchNode {
-                node: node.to_owned(),
-            });
+            return Err(EditError::NoSuchNode { node: node.to_owned() });
         };
         let Some(old) = found.input(input) else {
             let (node, input) = names();
@@ -147,13 +145,8 @@ mod tests {
     #[test]
     fn one_value_changes_and_nothing_else() {
         let workflow = Workflow::parse(TEXT).unwrap();
-        let edited = workflow
-            .with_input("2", "text", &json!({"__value__": [1]}))
-            .unwrap();
-        assert_eq!(
-            edited.as_str(),
-            TEXT.replace("{\"text\":\"\\u00e9\"}", "{\"text\":{\"__value__\":[1]}}")
-        );
+        let edited = workflow.with_input("2", "text", &json!({"__value__": [1]})).unwrap();
+        assert_eq!(edited.as_str(), TEXT.replace("{\"text\":\"\\u00e9\"}", "{\"text\":{\"__value__\":[1]}}"));
         let raw = RawValue::from_string("1.50E+1".to_owned()).unwrap();
         let edited = workflow.with_input("1", "seed", &raw).unwrap();
         assert_eq!(edited.as_str(), TEXT.replace("18446744073709551615", "1.50E+1"));
@@ -182,10 +175,7 @@ mod tests {
         let workflow =
             Workflow::parse(r#"{"1": {"inputs": {"a": 1}}, "1": {"inputs": {"a": 1, "a": 1}}}"#).unwrap();
         let edited = workflow.with_input("1", "a", &2).unwrap();
-        assert_eq!(
-            edited.as_str(),
-            r#"{"1": {"inputs": {"a": 1}}, "1": {"inputs": {"a": 1, "a": 2}}}"#
-        );
+        assert_eq!(edited.as_str(), r#"{"1": {"inputs": {"a": 1}}, "1": {"inputs": {"a": 1, "a": 2}}}"#);
     }
 
     proptest! {

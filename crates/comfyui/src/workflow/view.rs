@@ -35,11 +35,7 @@ pub struct Node<'a> {
 impl<'a> Node<'a> {
     pub(super) fn new(id: Cow<'a, str>, raw: &'a RawValue) -> Self {
         // Keys with broken escapes make a node unreadable, which is as bad as not being an object.
-        Self {
-            id,
-            raw,
-            fields: entries(raw.get()).ok().flatten(),
-        }
+        Self { id, raw, fields: entries(raw.get()).ok().flatten() }
     }
 
     /// The id of the node: its key in the graph.
@@ -60,10 +56,7 @@ impl<'a> Node<'a> {
     /// One field of the node; of a doubled one the last, as Python reads it.
     pub fn field(&self, name: &str) -> Option<&'a RawValue> {
         let fields = self.fields.as_deref()?;
-        fields
-            .iter()
-            .rfind(|(key, _)| key == name)
-            .map(|(_, value)| *value)
+        fields.iter().rfind(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
     /// The class of the node, if it has one and that is a text.
@@ -81,12 +74,7 @@ impl<'a> Node<'a> {
     /// The inputs in the order of the text, doubled names included; None when `inputs` is missing or no object.
     pub fn inputs(&self) -> Option<Vec<Input<'a>>> {
         let inputs = entries(self.field("inputs")?.get()).ok().flatten()?;
-        Some(
-            inputs
-                .into_iter()
-                .map(|(name, raw)| Input { name, raw })
-                .collect(),
-        )
+        Some(inputs.into_iter().map(|(name, raw)| Input { name, raw }).collect())
     }
 
     /// One input; of a doubled one the last, as Python reads it.
@@ -127,10 +115,7 @@ impl<'a> Input<'a> {
             return None;
         }
         let (node, slot) = serde_json::from_str::<(&'a RawValue, &'a RawValue)>(self.raw.get()).ok()?;
-        Some(Link {
-            node: text(node)?,
-            slot: slot.get().parse().ok()?,
-        })
+        Some(Link { node: text(node)?, slot: slot.get().parse().ok()? })
     }
 
     /// The text, if the value is one.
@@ -174,9 +159,7 @@ pub(crate) fn entries(json: &str) -> Result<Option<Vec<Entry<'_>>>, serde_json::
 
 /// A text value; None when the value is of another kind or has broken escapes.
 pub(crate) fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<Text<'_>>(raw.get())
-        .ok()
-        .map(|text| text.0)
+    serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
 /// What kind of JSON a valid text is, with its article.
@@ -206,9 +189,8 @@ pub(super) fn recognise(found: &[Entry<'_>]) -> Option<WorkflowError> {
         if has(&fields, "class_type") {
             continue;
         }
-        let holds_nodes = fields
-            .iter()
-            .any(|(_, raw)| inner(raw).is_some_and(|node| has(&node, "class_type")));
+        let holds_nodes =
+            fields.iter().any(|(_, raw)| inner(raw).is_some_and(|node| has(&node, "class_type")));
         if holds_nodes || (key == "prompt" && fields.is_empty()) {
             return Some(WorkflowError::Wrapped { key: key.to_string() });
         }
@@ -221,9 +203,7 @@ pub(super) fn recognise(found: &[Entry<'_>]) -> Option<WorkflowError> {
 
 /// A node is never a list, so a list under `nodes` gives the saved format away.
 fn is_ui_format(fields: &[Entry<'_>]) -> bool {
-    fields
-        .iter()
-        .any(|(key, raw)| key == "nodes" && raw.get().starts_with('['))
+    fields.iter().any(|(key, raw)| key == "nodes" && raw.get().starts_with('['))
 }
 
 /// Serde's own maps drop doubled keys, this one keeps them.
@@ -302,16 +282,9 @@ mod tests {
             input.link().map(|link| (link.node.into_owned(), link.slot))
         };
         assert_eq!(link(r#"["a\"b", 3 ]"#), Some(("a\"b".to_owned(), 3)));
-        for bad in [
-            r#"["1", 0, 0]"#,
-            "[1, 0]",
-            r#"["1"]"#,
-            r#"["1", 0.5]"#,
-            r#"["1", "0"]"#,
-            "[]",
-            "\"1\"",
-            "{}",
-        ] {
+        for bad in
+            [r#"["1", 0, 0]"#, "[1, 0]", r#"["1"]"#, r#"["1", 0.5]"#, r#"["1", "0"]"#, "[]", "\"1\"", "{}"]
+        {
             assert_eq!(link(bad), None, "{bad}");
         }
     }

@@ -75,11 +75,7 @@ pub fn decode_binary(mut frame: Bytes) -> Result<Message, DecodeError> {
                 2 => ImageFormat::Png,
                 _ => ImageFormat::Unknown,
             };
-            Ok(Message::Preview(Preview {
-                format,
-                image: frame,
-                source: None,
-            }))
+            Ok(Message::Preview(Preview { format, image: frame, source: None }))
         }
         3 => {
             let size = number(&mut frame)? as usize;
@@ -102,11 +98,7 @@ pub fn decode_binary(mut frame: Bytes) -> Result<Message, DecodeError> {
                 Some("image/png") => ImageFormat::Png,
                 _ => ImageFormat::Unknown,
             };
-            Ok(Message::Preview(Preview {
-                format,
-                image: frame,
-                source: Some(source),
-            }))
+            Ok(Message::Preview(Preview { format, image: frame, source: Some(source) }))
         }
         _ => Err(wrong("unknown event")),
     }

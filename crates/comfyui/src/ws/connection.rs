@@ -105,8 +105,7 @@ impl Connection {
 
     async fn open(&self) -> Result<Socket, tokio_tungstenite::tungstenite::Error> {
         let mut url = self.client.endpoint(&["ws"]);
-        url.query_pairs_mut()
-            .append_pair("clientId", self.client_id.as_str());
+        url.query_pairs_mut().append_pair("clientId", self.client_id.as_str());
         let scheme = if url.scheme() == "https" { "wss" } else { "ws" };
         // Cannot fail: http(s) and ws(s) are of one class, and a client's URL is http(s).
         let _ = url.set_scheme(scheme);

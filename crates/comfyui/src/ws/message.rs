@@ -256,17 +256,12 @@ impl Message {
         fn read<T: for<'de> Deserialize<'de>>(kind: &str, data: Value, wrap: fn(T) -> Message) -> Message {
             match T::deserialize(&data) {
                 Ok(known) => wrap(known),
-                Err(_) => Message::Other {
-                    kind: kind.to_owned(),
-                    data,
-                },
+                Err(_) => Message::Other { kind: kind.to_owned(), data },
             }
         }
         match kind {
             "status" => Message::Status(Status {
-                queue_remaining: data
-                    .pointer("/status/exec_info/queue_remaining")
-                    .and_then(Value::as_u64),
+                queue_remaining: data.pointer("/status/exec_info/queue_remaining").and_then(Value::as_u64),
                 sid: data.get("sid").and_then(Value::as_str).map(str::to_owned),
             }),
             "feature_flags" => Message::FeatureFlags(data),
@@ -279,10 +274,7 @@ impl Message {
             "execution_success" => read(kind, data, Message::ExecutionSuccess),
             "execution_error" => read(kind, data, |error| Message::ExecutionError(Box::new(error))),
             "execution_interrupted" => read(kind, data, Message::ExecutionInterrupted),
-            _ => Message::Other {
-                kind: kind.to_owned(),
-                data,
-            },
+            _ => Message::Other { kind: kind.to_owned(), data },
         }
     }
 
@@ -299,10 +291,7 @@ impl Message {
             Message::ExecutionSuccess(m) => Some(&m.prompt_id),
             Message::ExecutionError(m) => Some(&m.prompt_id),
             Message::ExecutionInterrupted(m) => Some(&m.prompt_id),
-            Message::Preview(preview) => preview
-                .source
-                .as_ref()
-                .and_then(|source| source.prompt_id.as_ref()),
+            Message::Preview(preview) => preview.source.as_ref().and_then(|source| source.prompt_id.as_ref()),
             Message::Status(_) | Message::FeatureFlags(_) | Message::Text(_) | Message::Other { .. } => None,
         }
     }
@@ -350,9 +339,7 @@ pub fn decode_text(frame: &str) -> Result<Message, DecodeError> {
 /// Whole milliseconds, whether written as an int or a float.
 fn milliseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     let value = Value::deserialize(deserializer)?;
-    Ok(value
-        .as_u64()
-        .or_else(|| value.as_f64().filter(|ms| *ms >= 0.0).map(|ms| ms as u64)))
+    Ok(value.as_u64().or_else(|| value.as_f64().filter(|ms| *ms >= 0.0).map(|ms| ms as u64)))
 }
 
 /// A text; anything else as its JSON, null as nothing.

@@ -43,10 +43,7 @@ async fn server() -> Server {
 }
 
 async fn session(server: &Server) -> Session {
-    let client = Client::builder(&server.url)
-        .timeout(Duration::from_secs(2))
-        .build()
-        .expect("an address");
+    let client = Client::builder(&server.url).timeout(Duration::from_secs(2)).build().expect("an address");
     Session::open(client, brisk()).await.expect("a session")
 }
 
@@ -82,9 +79,7 @@ async fn started(watch: &mut Watch) {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait)
-        .await
-        .expect("it starts");
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("it starts");
 }
 
 /// Generous, because CI machines are slow, and a hang is for ever.
@@ -153,9 +148,6 @@ fn every_fault_has_its_test() {
     ];
     for fault in one_of_each {
         let test = format!("async fn {}()", test_of(fault.kind()));
-        assert!(
-            sources.iter().any(|source| source.contains(&test)),
-            "no test for {fault:?}"
-        );
+        assert!(sources.iter().any(|source| source.contains(&test)), "no test for {fault:?}");
     }
 }

@@ -9,10 +9,7 @@ async fn a_restart_loses_the_prompt_and_the_client_knows() {
     let mut running = session.submit(nap(30.0)).await.expect("accepted");
     let pending = session.submit(nap(0.0)).await.expect("accepted");
     started(&mut running).await;
-    server
-        .sim()
-        .faults()
-        .add(Fault::restart().down_for(Duration::from_millis(300)));
+    server.sim().faults().add(Fault::restart().down_for(Duration::from_millis(300)));
     for watch in [running, pending] {
         let outcome = end_of(watch, BOUND).await;
         assert!(matches!(outcome, Outcome::Lost(Lost::Restarted)), "{outcome:?}");
@@ -32,10 +29,7 @@ async fn a_crashed_server_is_given_up_after_the_bound() {
     started(&mut watch).await;
     server.sim().faults().add(Fault::crash());
     let outcome = end_of(watch, BOUND).await;
-    assert!(
-        matches!(outcome, Outcome::GaveUp(GaveUp::Unreachable { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::GaveUp(GaveUp::Unreachable { .. })), "{outcome:?}");
     session.close().await;
     server.stop().await;
 }
@@ -46,10 +40,7 @@ async fn refused_connections_for_a_while_change_nothing() {
     let session = session(&server).await;
     let mut watch = session.submit(nap(0.5)).await.expect("accepted");
     started(&mut watch).await;
-    server
-        .sim()
-        .faults()
-        .add(Fault::refuse_connections().lasting(Duration::from_millis(1_200)));
+    server.sim().faults().add(Fault::refuse_connections().lasting(Duration::from_millis(1_200)));
     assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
     session.close().await;
     server.stop().await;
@@ -77,10 +68,7 @@ async fn a_worker_that_died_between_two_prompts_is_told_from_a_busy_one() {
 #[tokio::test]
 async fn a_worker_that_died_in_a_prompt_does_not_hold_those_behind_it_for_ever() {
     let server = server().await;
-    let options = SessionOptions {
-        stalled_after: Duration::from_secs(2),
-        ..brisk()
-    };
+    let options = SessionOptions { stalled_after: Duration::from_secs(2), ..brisk() };
     let session = Session::open(server.client(), options).await.expect("a session");
     // The prompt that kills it is shown as running for ever.
     server.sim().faults().add(Fault::zombie_worker());
@@ -115,12 +103,7 @@ async fn a_version_change_behind_the_address_is_noticed() {
     assert!(session.client().capabilities().await.expect("capabilities").jobs);
     server.sim().faults().add(Fault::version(Profile::V0_3_64));
     let deadline = Instant::now() + BOUND;
-    while session
-        .client()
-        .capabilities()
-        .await
-        .map_or(true, |known| known.jobs)
-    {
+    while session.client().capabilities().await.map_or(true, |known| known.jobs) {
         assert!(Instant::now() < deadline, "still believes in /api/jobs");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -138,20 +121,11 @@ async fn closing_a_session_ends_its_watches_and_touches_nothing() {
     let id = watch.prompt_id().clone();
     started(&mut watch).await;
     session.close().await;
-    assert!(matches!(
-        end_of(watch, BOUND).await,
-        Outcome::GaveUp(GaveUp::SessionClosed)
-    ));
+    assert!(matches!(end_of(watch, BOUND).await, Outcome::GaveUp(GaveUp::SessionClosed)));
     let late = session.watch(&id).await;
-    assert!(matches!(
-        end_of(late, BOUND).await,
-        Outcome::GaveUp(GaveUp::SessionClosed)
-    ));
+    assert!(matches!(end_of(late, BOUND).await, Outcome::GaveUp(GaveUp::SessionClosed)));
     let again = self::session(&server).await;
-    assert!(matches!(
-        end_of(again.watch(&id).await, BOUND).await,
-        Outcome::Succeeded(_)
-    ));
+    assert!(matches!(end_of(again.watch(&id).await, BOUND).await, Outcome::Succeeded(_)));
     again.close().await;
     server.stop().await;
 }

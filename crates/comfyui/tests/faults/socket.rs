@@ -57,10 +57,7 @@ async fn half_open_connections_are_noticed() {
     let mut watch = session.submit(nap(1.5)).await.expect("accepted");
     started(&mut watch).await;
     server.sim().faults().add(Fault::half_open_websocket().times(1));
-    server
-        .sim()
-        .faults()
-        .add(Fault::half_open().on("GET /jobs").times(1));
+    server.sim().faults().add(Fault::half_open().on("GET /jobs").times(1));
     let (mut lost, mut back, mut end) = (false, false, None);
     while let Some(event) = tokio::time::timeout(BOUND, watch.next()).await.expect("news") {
         match event {
@@ -71,10 +68,7 @@ async fn half_open_connections_are_noticed() {
         }
     }
     assert!(matches!(end, Some(Outcome::Succeeded(_))), "{end:?}");
-    assert!(
-        lost && back,
-        "the silence was noticed ({lost}) and a new socket opened ({back})"
-    );
+    assert!(lost && back, "the silence was noticed ({lost}) and a new socket opened ({back})");
     session.close().await;
     server.stop().await;
 }
@@ -86,10 +80,7 @@ async fn a_forgotten_client_id_is_replaced() {
     // The server's trap: when the older of two sockets with one id goes, the newer one is forgotten, and stays open.
     let url = format!("{}/ws?clientId={name}", server.url.replace("http://", "ws://"));
     let (older, _) = tokio_tungstenite::connect_async(&url).await.expect("a socket");
-    let options = SessionOptions {
-        client_id: Some(name.clone()),
-        ..brisk()
-    };
+    let options = SessionOptions { client_id: Some(name.clone()), ..brisk() };
     let session = Session::open(server.client(), options).await.expect("a session");
     drop(older);
     let deadline = Instant::now() + BOUND;

@@ -7,27 +7,14 @@ async fn an_answer_lost_after_accepting_is_found_again_and_nothing_runs_twice() 
     let server = server().await;
     let session = session(&server).await;
     for fault in [Fault::lose_answer(), Fault::error_after(500), Fault::cut_answer()] {
-        server
-            .sim()
-            .faults()
-            .add(fault.clone().on("POST /prompt").times(1));
+        server.sim().faults().add(fault.clone().on("POST /prompt").times(1));
         let request = nap(0.05);
         let id = request.prompt_id().clone();
         let watch = session.submit(request).await.expect("found");
         assert_eq!(watch.prompt_id(), &id, "{fault:?}");
-        assert!(
-            watch.accepted().expect("submitted here").found_after_doubt,
-            "{fault:?}"
-        );
-        assert!(
-            matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)),
-            "{fault:?}"
-        );
-        assert_eq!(
-            server.sim().stats().by_prompt.get(id.as_str()),
-            Some(&1),
-            "{fault:?}"
-        );
+        assert!(watch.accepted().expect("submitted here").found_after_doubt, "{fault:?}");
+        assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)), "{fault:?}");
+        assert_eq!(server.sim().stats().by_prompt.get(id.as_str()), Some(&1), "{fault:?}");
     }
     session.close().await;
     server.stop().await;
@@ -38,22 +25,12 @@ async fn a_request_that_never_arrived_is_sent_again_and_runs_once() {
     let server = server().await;
     let session = session(&server).await;
     for fault in [Fault::reset(), Fault::error(500)] {
-        server
-            .sim()
-            .faults()
-            .add(fault.clone().on("POST /prompt").times(1));
+        server.sim().faults().add(fault.clone().on("POST /prompt").times(1));
         let request = nap(0.05);
         let id = request.prompt_id().clone();
         let watch = session.submit(request).await.expect("accepted at the second try");
-        assert!(
-            matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)),
-            "{fault:?}"
-        );
-        assert_eq!(
-            server.sim().stats().by_prompt.get(id.as_str()),
-            Some(&1),
-            "{fault:?}"
-        );
+        assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)), "{fault:?}");
+        assert_eq!(server.sim().stats().by_prompt.get(id.as_str()), Some(&1), "{fault:?}");
     }
     session.close().await;
     server.stop().await;
@@ -68,22 +45,14 @@ async fn when_the_server_cannot_be_asked_the_submission_is_uncertain() {
         .build()
         .expect("an address");
     client.capabilities().await.expect("asked before");
-    server
-        .sim()
-        .faults()
-        .add(Fault::lose_answer().on("POST /prompt").times(1));
+    server.sim().faults().add(Fault::lose_answer().on("POST /prompt").times(1));
     server.sim().faults().add(Fault::hang().on("GET /**"));
     let request = nap(0.0);
     let error = client.submit(&request).await.expect_err("nobody knows");
-    let Error::Uncertain { prompt_id, .. } = &error else {
-        panic!("{error:?}")
-    };
+    let Error::Uncertain { prompt_id, .. } = &error else { panic!("{error:?}") };
     assert_eq!(prompt_id, request.prompt_id());
     server.sim().faults().clear();
-    assert!(!matches!(
-        client.find(prompt_id).await.expect("an answer"),
-        comfyui::Whereabouts::Absent
-    ));
+    assert!(!matches!(client.find(prompt_id).await.expect("an answer"), comfyui::Whereabouts::Absent));
     server.stop().await;
 }
 
@@ -96,11 +65,7 @@ async fn failing_slow_and_garbled_answers_are_worked_through() {
     faults.add(Fault::garbage().on("GET /history/*").times(2));
     faults.add(Fault::cut_answer().on("GET /history/*").times(1));
     faults.add(Fault::hang().on("GET /history/*").times(1));
-    faults.add(
-        Fault::slow(Duration::from_millis(300))
-            .on("GET /history/*")
-            .times(1),
-    );
+    faults.add(Fault::slow(Duration::from_millis(300)).on("GET /history/*").times(1));
     let watch = session.submit(nap(0.0)).await.expect("accepted");
     assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
     session.close().await;
@@ -132,10 +97,7 @@ async fn requests_fail_typed_and_in_time() {
 
     faults.add(Fault::crash());
     let error = client.queue().await.expect_err("nobody there");
-    assert!(
-        matches!(error, Error::Unreachable { sent: false, .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, Error::Unreachable { sent: false, .. }), "{error:?}");
     server.stop().await;
 }
 
@@ -149,20 +111,14 @@ async fn a_download_that_stands_still_ends() {
         .expect("an address");
     let path = server.sim().base_dir().join("output/big.bin");
     std::fs::write(&path, vec![7; 1 << 20]).expect("written");
-    server
-        .sim()
-        .faults()
-        .add(Fault::cut_answer().on("GET /view").times(1));
+    server.sim().faults().add(Fault::cut_answer().on("GET /view").times(1));
     let download = client.view(&comfyui::FileRef::output("big.bin")).await;
     let end = match download {
         Ok(download) => download.bytes(2 << 20).await.map(drop),
         Err(error) => Err(error),
     };
     assert!(end.is_err());
-    let whole = client
-        .view(&comfyui::FileRef::output("big.bin"))
-        .await
-        .expect("the file");
+    let whole = client.view(&comfyui::FileRef::output("big.bin")).await.expect("the file");
     assert_eq!(whole.bytes(2 << 20).await.expect("bytes").len(), 1 << 20);
     server.stop().await;
 }
@@ -173,12 +129,7 @@ async fn many_faults_at_random_lose_and_double_nothing() {
     let session = session(&server).await;
     let faults = server.sim().faults();
     faults.add(Fault::lose_answer().on("POST /prompt").probability(0.2).seed(1));
-    faults.add(
-        Fault::error_after(500)
-            .on("POST /prompt")
-            .probability(0.1)
-            .seed(2),
-    );
+    faults.add(Fault::error_after(500).on("POST /prompt").probability(0.1).seed(2));
     faults.add(Fault::reset().on("POST /prompt").probability(0.1).seed(3));
     faults.add(Fault::error(500).on("GET /history/*").probability(0.2).seed(4));
     faults.add(Fault::garbage().on("GET /api/jobs*").probability(0.2).seed(5));

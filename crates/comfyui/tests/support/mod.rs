@@ -22,10 +22,7 @@ impl Server {
 
     pub(crate) async fn simulated(config: SimConfig) -> Server {
         let simulator = Simulator::start(config).await.expect("a simulator");
-        Server {
-            url: simulator.url(),
-            simulator: Some(simulator),
-        }
+        Server { url: simulator.url(), simulator: Some(simulator) }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -33,9 +30,7 @@ impl Server {
     }
 
     pub(crate) async fn session(&self) -> Session {
-        Session::open(self.client(), SessionOptions::default())
-            .await
-            .expect("a session")
+        Session::open(self.client(), SessionOptions::default()).await.expect("a session")
     }
 
     pub(crate) fn sim(&self) -> &Simulator {

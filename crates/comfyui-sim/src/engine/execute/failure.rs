@@ -15,9 +15,8 @@ const MEMORY_ADVICE: &str = "This error means you ran out of memory on your GPU.
 impl Execution<'_> {
     pub(super) fn cycle(&mut self, nodes: &[String], current_outputs: &[String]) -> Failure {
         let made = nodes.iter().find(|id| self.graph.display(id) != id.as_str());
-        let blamed = made.map_or(nodes.first().cloned().unwrap_or_default(), |id| {
-            self.graph.display(id).to_owned()
-        });
+        let blamed =
+            made.map_or(nodes.first().cloned().unwrap_or_default(), |id| self.graph.display(id).to_owned());
         let data = self.error(
             &blamed,
             "Dependency cycle detected",
@@ -54,19 +53,13 @@ impl Execution<'_> {
             }
             Raised::Exception(exception) => {
                 self.kept.success = false;
-                let advice = if exception.kind == "torch.OutOfMemoryError" {
-                    MEMORY_ADVICE
-                } else {
-                    ""
-                };
+                let advice = if exception.kind == "torch.OutOfMemoryError" { MEMORY_ADVICE } else { "" };
                 let message = if self.run.profile() < Profile::V0_3_64 {
                     exception.message.clone()
                 } else {
                     format!("{}\n{advice}", exception.message)
                 };
-                let shown = inputs
-                    .iter()
-                    .map(|(name, value)| (name.clone(), list([value.shown()])));
+                let shown = inputs.iter().map(|(name, value)| (name.clone(), list([value.shown()])));
                 let above = [
                     Frame::comfy("execution.py", 518, "execute"),
                     Frame::comfy("execution.py", 329, "get_output_data"),
@@ -120,13 +113,7 @@ impl Execution<'_> {
             Json::List(Vec::new()),
             &[],
         );
-        self.run.client.tell_or_all(
-            &*self.run.hub,
-            Outgoing::Text {
-                event: "execution_error",
-                data,
-            },
-        );
+        self.run.client.tell_or_all(&*self.run.hub, Outgoing::Text { event: "execution_error", data });
     }
 }
 
@@ -140,13 +127,7 @@ pub(super) fn flatten(ui: &Json) -> Result<Dict, Exception> {
         Json::List(values) => Ok(values.clone()),
         Json::Str(text) => Ok(text.chars().map(|letter| letter.to_string().into()).collect()),
         Json::Dict(members) => Ok(members.keys().map(Json::from).collect()),
-        other => Err(Exception::new(
-            "TypeError",
-            format!("'{}' object is not iterable", other.type_name()),
-        )),
+        other => Err(Exception::new("TypeError", format!("'{}' object is not iterable", other.type_name()))),
     };
-    members
-        .iter()
-        .map(|(key, value)| Ok((key.clone(), Json::List(walk(value)?))))
-        .collect()
+    members.iter().map(|(key, value)| Ok((key.clone(), Json::List(walk(value)?)))).collect()
 }

@@ -9,18 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn any_json() -> impl Strategy<Value = Json> {
-    let words = [
-        "prompt",
-        "inputs",
-        "class_type",
-        "1",
-        "SaveImage",
-        "client_id",
-        "number",
-        "extra_data",
-        "",
-        "x",
-    ];
+    let words =
+        ["prompt", "inputs", "class_type", "1", "SaveImage", "client_id", "number", "extra_data", "", "x"];
     let word = prop::sample::select(words.to_vec()).prop_map(str::to_owned);
     let leaf = prop_oneof![
         Just(Json::Null),
@@ -66,10 +56,7 @@ fn junk(dice: &mut Dice) -> Json {
 /// A value that fits most of the time, and is small, so that nothing takes long.
 fn value(dice: &mut Dice, kind: &Json, choices: Option<&[Json]>) -> Json {
     if let Some(choices) = choices {
-        return choices
-            .get(dice.roll(choices.len()))
-            .cloned()
-            .unwrap_or(Json::Null);
+        return choices.get(dice.roll(choices.len())).cloned().unwrap_or(Json::Null);
     }
     match kind.as_str() {
         Some("INT") => Json::from(dice.roll(40)),
@@ -111,10 +98,7 @@ fn graph(registry: &Registry, classes: &[String], dice: &mut Dice) -> Json {
                 .filter(|other| *other < at || dice.roll(12) == 0)
                 .flat_map(|other| {
                     let returns = registry.get(&chosen[other]).unwrap().returns.clone();
-                    returns
-                        .into_iter()
-                        .enumerate()
-                        .map(move |(slot, kind)| (other, slot, kind))
+                    returns.into_iter().enumerate().map(move |(slot, kind)| (other, slot, kind))
                 })
                 .filter(|(_, _, kind)| Some(kind.as_str()) == filled.type_name())
                 .map(|(other, slot, _)| (other, slot))
@@ -131,15 +115,8 @@ fn graph(registry: &Registry, classes: &[String], dice: &mut Dice) -> Json {
         if dice.roll(30) == 0 {
             inputs.insert("unknown".into(), junk(dice));
         }
-        let inputs = if dice.roll(60) == 0 {
-            junk(dice)
-        } else {
-            Json::Dict(inputs)
-        };
-        nodes.insert(
-            at.to_string(),
-            dict([("class_type", Json::from(&class.name)), ("inputs", inputs)]),
-        );
+        let inputs = if dice.roll(60) == 0 { junk(dice) } else { Json::Dict(inputs) };
+        nodes.insert(at.to_string(), dict([("class_type", Json::from(&class.name)), ("inputs", inputs)]));
     }
     Json::Dict(nodes)
 }

@@ -15,9 +15,7 @@ const CHAIN: &str = r#""1": {"class_type": "EmptyImage", "inputs": {"width": 64,
 #[tokio::test]
 async fn the_owner_sees_every_step_in_order() {
     let rig = Rig::new(Profile::V0_7_0);
-    let (entry, frames) = rig
-        .run(&format!(r#"{{"prompt": {{{CHAIN}}}, "client_id": "me"}}"#))
-        .await;
+    let (entry, frames) = rig.run(&format!(r#"{{"prompt": {{{CHAIN}}}, "client_id": "me"}}"#)).await;
     let file = r#"[{"filename": "ok_00001_.png", "subfolder": "rig", "type": "output"}]"#;
     assert_eq!(
         frames,
@@ -49,10 +47,7 @@ async fn the_owner_sees_every_step_in_order() {
     );
     let png = std::fs::read(rig.base.path().join("output/rig/ok_00001_.png")).unwrap();
     assert_eq!(png::decode(&png).unwrap().pixel(5, 5), [255, 255, 254]);
-    assert!(
-        png.windows(12).any(|part| part == b"tEXtprompt\0{"),
-        "the prompt is in the file"
-    );
+    assert!(png.windows(12).any(|part| part == b"tEXtprompt\0{"), "the prompt is in the file");
 }
 
 #[tokio::test]
@@ -63,25 +58,14 @@ async fn cached_prompts_report_the_earlier_files_unless_nobody_asks() {
     rig.run(&with_owner).await;
     let (entry, frames) = rig.run(&with_owner).await;
     assert_eq!(at(&entry, "outputs/4/images/0/filename").str(), "ok_00001_.png");
-    let shown: Vec<&str> = frames
-        .iter()
-        .filter_map(|frame| frame.strip_prefix("me: "))
-        .collect();
+    let shown: Vec<&str> = frames.iter().filter_map(|frame| frame.strip_prefix("me: ")).collect();
     assert_eq!(shown[1], r#"execution_cached  ["1", "3", "4"]"#);
     assert!(shown[2].starts_with("executed 4 {"), "{shown:?}");
     assert_eq!(shown[3], "state 4 1 finished");
     let (entry, frames) = rig.run(&without).await;
     assert_eq!(at(&entry, "outputs").dump(), "{}");
     assert_eq!(at(&entry, "status/status_str").str(), "success");
-    assert_eq!(
-        frames,
-        [
-            "*: status 1",
-            "*: status 1",
-            "*: state 4 1 finished",
-            "*: status 0"
-        ]
-    );
+    assert_eq!(frames, ["*: status 1", "*: status 1", "*: state 4 1 finished", "*: status 0"]);
     assert_eq!(rig.executions.snapshot().executions_total, 3);
 
     let older = Rig::new(Profile::V0_3_64);
@@ -103,17 +87,10 @@ async fn expansions_blockers_and_asynchronous_nodes() {
         )
     };
     let names = |frames: &[String]| -> Vec<String> {
-        frames
-            .iter()
-            .filter_map(|frame| frame.strip_prefix("me: executing "))
-            .map(str::to_owned)
-            .collect()
+        frames.iter().filter_map(|frame| frame.strip_prefix("me: executing ")).map(str::to_owned).collect()
     };
     let (entry, frames) = rig.run(&expand("save")).await;
-    assert_eq!(
-        names(&frames),
-        ["1", "1.0.0.1", "1.0.0.2", "1.0.0.3", "2", "None"]
-    );
+    assert_eq!(names(&frames), ["1", "1.0.0.1", "1.0.0.2", "1.0.0.3", "2", "None"]);
     assert_eq!(
         at(&entry, "meta/1.0.0.3").dump(),
         r#"{"node_id": "1.0.0.3", "display_node": "1", "parent_node": "1", "real_node_id": "1"}"#
@@ -123,16 +100,10 @@ async fn expansions_blockers_and_asynchronous_nodes() {
     let error = at(&entry, "status/messages/last/1");
     assert_eq!(at(error, "node_id").str(), "1");
     assert_eq!(at(error, "executed").dump(), r#"["1.0.0.1", "1.0.0.2"]"#);
-    assert_eq!(
-        at(error, "current_outputs").dump(),
-        r#"["1", "2", "1.0.0.1", "1.0.0.2", "1.0.0.3"]"#
-    );
+    assert_eq!(at(error, "current_outputs").dump(), r#"["1", "2", "1.0.0.1", "1.0.0.2", "1.0.0.3"]"#);
 
     let (entry, _) = rig.run(&expand("cycle")).await;
-    assert_eq!(
-        at(&entry, "status/messages/last/1/exception_type").str(),
-        "graph.DependencyCycleError"
-    );
+    assert_eq!(at(&entry, "status/messages/last/1/exception_type").str(), "graph.DependencyCycleError");
     assert_eq!(at(&entry, "status/completed").dump(), "true");
 
     let blocked = r#"{"prompt": {"1": {"class_type": "RigBlock", "inputs": {"message": "on purpose", "silent": false}},
@@ -161,17 +132,9 @@ async fn errors_carry_the_whole_tensor_and_interrupts_reach_everybody() {
     let (entry, _) = rig.run(raise).await;
     let error = at(&entry, "status/messages/last/1");
     assert_eq!(at(error, "exception_type").str(), "torch.OutOfMemoryError");
-    assert!(
-        at(error, "exception_message")
-            .str()
-            .starts_with("m\nThis error means you ran out of memory")
-    );
+    assert!(at(error, "exception_message").str().starts_with("m\nThis error means you ran out of memory"));
     assert_eq!(at(error, "traceback").as_list().unwrap().len(), 5);
-    assert!(
-        at(error, "current_inputs/image/0")
-            .str()
-            .starts_with("tensor([[[[0.0000, 0.0000, 0.0039],\n")
-    );
+    assert!(at(error, "current_inputs/image/0").str().starts_with("tensor([[[[0.0000, 0.0000, 0.0039],\n"));
     assert_eq!(at(&entry, "status/completed").dump(), "false");
 
     let long = r#"{"prompt": {"1": {"class_type": "RigProgress", "inputs": {"steps": 10000, "step_ms": 1, "preview": "none",
@@ -179,16 +142,13 @@ async fn errors_carry_the_whole_tensor_and_interrupts_reach_everybody() {
     let (_, answer) = rig.submit(long);
     let id = at(&answer, "prompt_id").str();
     let heard = |rig: &Rig, text: &str| rig.ear.0.lock().unwrap().iter().any(|frame| frame.contains(text));
-    rig.until("no progress", |rig| heard(rig, "*: progress 1 3"))
-        .await;
+    rig.until("no progress", |rig| heard(rig, "*: progress 1 3")).await;
     let other = Json::parse(br#"{"prompt_id": "other"}"#).unwrap();
     assert_eq!(rig.engine.interrupt(Some(&other)), Answer::Empty(200));
-    rig.until("no progress", |rig| heard(rig, "*: progress 1 9"))
-        .await;
+    rig.until("no progress", |rig| heard(rig, "*: progress 1 9")).await;
     assert!(rig.history(&id).is_none());
     assert_eq!(rig.engine.interrupt(None), Answer::Empty(200));
-    rig.until("not interrupted", |rig| rig.history(&id).is_some())
-        .await;
+    rig.until("not interrupted", |rig| rig.history(&id).is_some()).await;
     assert!(heard(&rig, "*: execution_interrupted 1"));
 }
 
@@ -227,18 +187,14 @@ async fn a_render_shows_progress_and_previews_to_those_who_can_read_them() {
             "state 3 2 finished"
         ]
     );
-    rig.engine
-        .free(&Json::parse(br#"{"free_memory": true}"#).unwrap());
+    rig.engine.free(&Json::parse(br#"{"free_memory": true}"#).unwrap());
     let (_, frames) = rig.run(&render("flagged", 1)).await;
     let of_previews: Vec<&str> = frames
         .iter()
         .filter_map(|frame| frame.strip_prefix("flagged: "))
         .filter(|frame| frame.starts_with("progress 3") || frame.starts_with("binary"))
         .collect();
-    assert_eq!(
-        of_previews,
-        ["binary 4", "progress 3 1", "binary 4", "progress 3 2"]
-    );
+    assert_eq!(of_previews, ["binary 4", "progress 3 1", "binary 4", "progress 3 2"]);
 }
 
 /// Every class that is described can also be run: none answers that it is not simulated.
@@ -248,19 +204,8 @@ async fn every_described_class_is_simulated() {
     let Answer::Json(_, described) = rig.engine.object_info(None) else {
         panic!("no object_info");
     };
-    for class in described
-        .as_dict()
-        .unwrap()
-        .keys()
-        .filter(|class| *class != "RigExit")
-    {
-        let run = Run::new(
-            "id".into(),
-            Client::Nobody,
-            PromptFaults::default(),
-            false,
-            &rig.engine,
-        );
+    for class in described.as_dict().unwrap().keys().filter(|class| *class != "RigExit") {
+        let run = Run::new("id".into(), Client::Nobody, PromptFaults::default(), false, &rig.engine);
         let memory = Memory::new(0);
         let call = Call {
             run: &run,

@@ -38,56 +38,31 @@ async fn faults_strike_on_request() {
                 "2": {{"class_type": "SaveImage", "inputs": {{"images": ["1", 0], "filename_prefix": "f"}}}}}}, "client_id": "me"}}"#
         )
     };
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        disk_full: true,
-        ..PromptFaults::default()
-    };
+    *rig.faults.0.lock().unwrap() = PromptFaults { disk_full: true, ..PromptFaults::default() };
     let (entry, _) = rig.run(&save(1)).await;
     let message = at(&entry, "status/messages/last/1/exception_message").str();
-    assert!(
-        message.starts_with("[Errno 28] No space left on device: '"),
-        "{message}"
-    );
+    assert!(message.starts_with("[Errno 28] No space left on device: '"), "{message}");
 
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        out_of_memory: true,
-        ..PromptFaults::default()
-    };
+    *rig.faults.0.lock().unwrap() = PromptFaults { out_of_memory: true, ..PromptFaults::default() };
     let (entry, _) = rig.run(&save(2)).await;
-    assert_eq!(
-        at(&entry, "status/messages/last/1/exception_type").str(),
-        "torch.OutOfMemoryError"
-    );
+    assert_eq!(at(&entry, "status/messages/last/1/exception_type").str(), "torch.OutOfMemoryError");
 
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        files_gone: true,
-        ..PromptFaults::default()
-    };
+    *rig.faults.0.lock().unwrap() = PromptFaults { files_gone: true, ..PromptFaults::default() };
     let (entry, _) = rig.run(&save(3)).await;
     let file = at(&entry, "outputs/2/images/0/filename").str();
     assert!(!rig.base.path().join("output").join(file).exists());
 
     let released = CancellationToken::new();
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        hang: Some(released.clone()),
-        ..PromptFaults::default()
-    };
+    *rig.faults.0.lock().unwrap() = PromptFaults { hang: Some(released.clone()), ..PromptFaults::default() };
     let (_, answer) = rig.submit(&save(4));
     let id = at(&answer, "prompt_id").str();
-    rig.until("it does not start", |rig| {
-        rig.engine.running_node_of("me").as_deref() == Some("1")
-    })
-    .await;
+    rig.until("it does not start", |rig| rig.engine.running_node_of("me").as_deref() == Some("1")).await;
     assert!(rig.history(&id).is_none());
     released.cancel();
-    rig.until("it does not go on", |rig| rig.history(&id).is_some())
-        .await;
+    rig.until("it does not go on", |rig| rig.history(&id).is_some()).await;
     assert_eq!(rig.engine.running_node_of("me"), None);
 
-    *rig.faults.0.lock().unwrap() = PromptFaults {
-        crash: true,
-        ..PromptFaults::default()
-    };
+    *rig.faults.0.lock().unwrap() = PromptFaults { crash: true, ..PromptFaults::default() };
     rig.submit(&save(5));
     tokio::time::timeout(Duration::from_secs(20), rig.engine.process_end().cancelled())
         .await

@@ -21,49 +21,26 @@ struct Ear(Mutex<Vec<String>>);
 impl Hub for Ear {
     fn send(&self, message: Outgoing, to: Option<&str>) {
         let text = match message {
-            Outgoing::Text {
-                event: "status",
-                data,
-            } => {
-                let info = data
-                    .get("status")
-                    .and_then(|status| status.get("exec_info"))
-                    .unwrap();
+            Outgoing::Text { event: "status", data } => {
+                let info = data.get("status").and_then(|status| status.get("exec_info")).unwrap();
                 format!("status {}", info.get("queue_remaining").unwrap())
             }
-            Outgoing::Text {
-                event: "progress_state",
-                data,
-            } => {
+            Outgoing::Text { event: "progress_state", data } => {
                 let nodes = data.get("nodes").unwrap().as_dict().unwrap();
                 let (id, state) = nodes.last().unwrap();
-                format!(
-                    "state {id} {} {}",
-                    state.get("value").unwrap(),
-                    state.get("state").unwrap().str()
-                )
+                format!("state {id} {} {}", state.get("value").unwrap(), state.get("state").unwrap().str())
             }
             Outgoing::Text { event, data } => {
-                let node = data
-                    .get("node")
-                    .or(data.get("node_id"))
-                    .map(Json::str)
-                    .unwrap_or_default();
-                let rest = ["nodes", "output", "exception_type", "value"]
-                    .iter()
-                    .find_map(|key| data.get(key));
-                format!("{event} {node} {}", rest.map(Json::dump).unwrap_or_default())
-                    .trim()
-                    .to_owned()
+                let node = data.get("node").or(data.get("node_id")).map(Json::str).unwrap_or_default();
+                let rest =
+                    ["nodes", "output", "exception_type", "value"].iter().find_map(|key| data.get(key));
+                format!("{event} {node} {}", rest.map(Json::dump).unwrap_or_default()).trim().to_owned()
             }
             Outgoing::Binary { event, .. } => format!("binary {event}"),
             Outgoing::Unserializable => "unserializable".to_owned(),
             Outgoing::Unaddressable => "unaddressable".to_owned(),
         };
-        self.0
-            .lock()
-            .unwrap()
-            .push(format!("{}: {text}", to.unwrap_or("*")));
+        self.0.lock().unwrap().push(format!("{}: {text}", to.unwrap_or("*")));
     }
 
     fn supports_preview_metadata(&self, client: Option<&str>) -> bool {
@@ -97,29 +74,12 @@ impl Rig {
             std::fs::create_dir_all(dir).unwrap();
         }
         let zero = Duration::ZERO;
-        let config = SimConfig {
-            profile,
-            step: zero,
-            model_load: zero,
-            history_gap: zero,
-            ..SimConfig::default()
-        };
+        let config =
+            SimConfig { profile, step: zero, model_load: zero, history_gap: zero, ..SimConfig::default() };
         let (ear, faults, executions) = (Arc::<Ear>::default(), Arc::<Once>::default(), Arc::default());
-        let (engine, work) = Engine::start(
-            Arc::new(config),
-            dirs,
-            ear.clone(),
-            faults.clone(),
-            Arc::clone(&executions),
-        );
-        Rig {
-            engine,
-            ear,
-            faults,
-            executions,
-            base,
-            worker: tokio::spawn(work),
-        }
+        let (engine, work) =
+            Engine::start(Arc::new(config), dirs, ear.clone(), faults.clone(), Arc::clone(&executions));
+        Rig { engine, ear, faults, executions, base, worker: tokio::spawn(work) }
     }
 
     /// The classes of its version, to build graphs from.
@@ -140,11 +100,7 @@ impl Rig {
     async fn until(&self, what: &str, mut is_true: impl FnMut(&Rig) -> bool) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
         while !is_true(self) {
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{what}: {:#?}",
-                self.ear.0.lock().unwrap()
-            );
+            assert!(tokio::time::Instant::now() < deadline, "{what}: {:#?}", self.ear.0.lock().unwrap());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -155,27 +111,14 @@ impl Rig {
         let (status, answer) = self.submit(body);
         assert_eq!(status, 200, "{answer}");
         let id = answer.get("prompt_id").unwrap().str();
-        self.until("no end", |rig| {
-            rig.history(&id).is_some() && rig.engine.queue_remaining() == 0
-        })
-        .await;
+        self.until("no end", |rig| rig.history(&id).is_some() && rig.engine.queue_remaining() == 0).await;
         // The last message follows the history entry.
         let owned = body.contains("client_id");
         self.until("no last message", |rig| {
-            !owned
-                || rig
-                    .ear
-                    .0
-                    .lock()
-                    .unwrap()
-                    .last()
-                    .is_some_and(|last| last.ends_with("executing None"))
+            !owned || rig.ear.0.lock().unwrap().last().is_some_and(|last| last.ends_with("executing None"))
         })
         .await;
-        (
-            self.history(&id).unwrap(),
-            std::mem::take(&mut *self.ear.0.lock().unwrap()),
-        )
+        (self.history(&id).unwrap(), std::mem::take(&mut *self.ear.0.lock().unwrap()))
     }
 
     fn history(&self, id: &str) -> Option<Json> {

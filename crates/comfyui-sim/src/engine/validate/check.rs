@@ -35,13 +35,7 @@ impl<'a> Check<'a> {
         profile: Profile,
         nodes: &'a mut Dict,
     ) -> Check<'a> {
-        Check {
-            registry,
-            dirs,
-            profile,
-            nodes,
-            checked: IndexMap::new(),
-        }
+        Check { registry, dirs, profile, nodes, checked: IndexMap::new() }
     }
 
     /// Checks an output and all above it. `None` means good, else the errors of the output itself.
@@ -57,10 +51,7 @@ impl<'a> Check<'a> {
                         "extra_info",
                         dict([
                             ("exception_type", exception.kind.as_str().into()),
-                            (
-                                "traceback",
-                                exception.traceback(&[frame(1043, "validate_prompt")]),
-                            ),
+                            ("traceback", exception.traceback(&[frame(1043, "validate_prompt")])),
                         ]),
                     ),
                 ]);
@@ -77,20 +68,15 @@ impl<'a> Check<'a> {
                 continue;
             };
             let entry = node_errors.entry(id.clone()).or_insert_with(|| {
-                let class = self
-                    .nodes
-                    .get(id)
-                    .and_then(|node| node.get("class_type"))
-                    .cloned();
+                let class = self.nodes.get(id).and_then(|node| node.get("class_type")).cloned();
                 dict([
                     ("errors", Json::List(errors.clone())),
                     ("dependent_outputs", Json::List(Vec::new())),
                     ("class_type", class.unwrap_or(Json::Null)),
                 ])
             });
-            if let Some(Json::List(outputs)) = entry
-                .as_dict_mut()
-                .and_then(|entry| entry.get_mut("dependent_outputs"))
+            if let Some(Json::List(outputs)) =
+                entry.as_dict_mut().and_then(|entry| entry.get_mut("dependent_outputs"))
             {
                 outputs.push(output.into());
             }
@@ -126,11 +112,7 @@ impl<'a> Check<'a> {
                 continue;
             };
             visit.next += 1;
-            let above = link
-                .as_list()
-                .and_then(<[Json]>::first)
-                .map(Json::str)
-                .unwrap_or_default();
+            let above = link.as_list().and_then(<[Json]>::first).map(Json::str).unwrap_or_default();
             if open.contains(&above) {
                 // A cycle: ComfyUI runs out of stack, calls the nodes bad and forgets why.
                 visit.sound = false;
@@ -178,18 +160,12 @@ impl<'a> Check<'a> {
     }
 
     fn class_of(&self, id: &str) -> Option<&Class> {
-        self.registry
-            .get(self.nodes.get(id)?.get("class_type")?.as_str()?)
+        self.registry.get(self.nodes.get(id)?.get("class_type")?.as_str()?)
     }
 
     /// Finds the links of a node that lead to nodes of a fitting type.
     fn open(&self, id: &str) -> Result<Visit, Exception> {
-        let mut visit = Visit {
-            id: id.to_owned(),
-            links: Vec::new(),
-            next: 0,
-            sound: true,
-        };
+        let mut visit = Visit { id: id.to_owned(), links: Vec::new(), next: 0, sound: true };
         let inputs = self.inputs_of(id)?;
         let Some(class) = self.class_of(id) else {
             return Ok(visit);
@@ -202,9 +178,7 @@ impl<'a> Check<'a> {
                 let config = self.registry.fill(input);
                 let received = self.type_of(link)?;
                 if fits(&received, &config.kind) {
-                    visit
-                        .links
-                        .push((input.name.clone(), Json::List(link.clone()), config));
+                    visit.links.push((input.name.clone(), Json::List(link.clone()), config));
                 }
             }
         }
@@ -223,11 +197,7 @@ impl<'a> Check<'a> {
         let (node, slot) = (&link[0], &link[1]);
         let id = match node {
             Json::List(_) | Json::Dict(_) => {
-                return Err(raised(
-                    "TypeError",
-                    format!("unhashable type: '{}'", node.type_name()),
-                    818,
-                ));
+                return Err(raised("TypeError", format!("unhashable type: '{}'", node.type_name()), 818));
             }
             Json::Str(id) if self.nodes.contains_key(id) => id,
             _ => return Err(raised("KeyError", node.repr(), 818)),
@@ -237,10 +207,7 @@ impl<'a> Check<'a> {
         };
         let sequence = if class.newer { "list" } else { "tuple" };
         if !is_number(slot) || matches!(slot, Json::Float(_)) {
-            let message = format!(
-                "{sequence} indices must be integers or slices, not {}",
-                slot.type_name()
-            );
+            let message = format!("{sequence} indices must be integers or slices, not {}", slot.type_name());
             return Err(raised("TypeError", message, 820));
         }
         pick(&class.returns, slot)
@@ -270,10 +237,7 @@ impl<'a> Check<'a> {
                 continue;
             };
             let config = self.registry.fill(input);
-            let place = Place {
-                name: &input.name,
-                config: &config,
-            };
+            let place = Place { name: &input.name, config: &config };
             if let Json::List(link) = value {
                 match self.check_link(place, link) {
                     Ok(()) => {
@@ -305,10 +269,8 @@ impl<'a> Check<'a> {
                 errors.push(error);
             }
         }
-        if let Some(Json::Dict(inputs)) = self
-            .nodes
-            .get_mut(id)
-            .and_then(|node| node.as_dict_mut()?.get_mut("inputs"))
+        if let Some(Json::Dict(inputs)) =
+            self.nodes.get_mut(id).and_then(|node| node.as_dict_mut()?.get_mut("inputs"))
         {
             for (name, value) in converted {
                 inputs.insert(name, value);
@@ -318,8 +280,7 @@ impl<'a> Check<'a> {
             errors.extend(self.check_file(id, input, what)?);
         }
         let good = sound && errors.is_empty();
-        self.checked
-            .insert(id.to_owned(), if good { None } else { Some(errors) });
+        self.checked.insert(id.to_owned(), if good { None } else { Some(errors) });
         Ok(())
     }
 
@@ -357,11 +318,7 @@ impl<'a> Check<'a> {
         let class = self.class_of(id);
         let newer = class.is_some_and(|class| class.newer);
         let name = class.map(|class| class.name.as_str()).unwrap_or_default();
-        let function = if newer {
-            "validate_inputs"
-        } else {
-            "VALIDATE_INPUTS"
-        };
+        let function = if newer { "validate_inputs" } else { "VALIDATE_INPUTS" };
         let problem = match member(self.inputs_of(id)?, input)? {
             None => {
                 let message =
@@ -371,11 +328,7 @@ impl<'a> Check<'a> {
             Some(Json::Str(file)) if files::annotated(self.dirs, file).exists() => return Ok(None),
             Some(Json::Str(file)) => format!("{input} - Invalid {what} file: {file}"),
             Some(other) => {
-                let kind = if matches!(other, Json::List(_)) {
-                    "NoneType"
-                } else {
-                    other.type_name()
-                };
+                let kind = if matches!(other, Json::List(_)) { "NoneType" } else { other.type_name() };
                 let message = format!("'{kind}' object has no attribute 'endswith'");
                 let mut frames = own_check_frames(303, newer);
                 frames.push(Frame::comfy("nodes.py", 1715, function));
@@ -419,11 +372,7 @@ fn fits(received: &str, wanted: &Json) -> bool {
     let Some(wanted) = wanted.as_str() else {
         return false;
     };
-    let types = |text: &str| {
-        text.split(',')
-            .map(|name| name.trim().to_owned())
-            .collect::<Vec<_>>()
-    };
+    let types = |text: &str| text.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
     let (received, wanted) = (types(received), types(wanted));
     received.iter().any(|name| name == "*" || wanted.contains(name)) || wanted.iter().any(|name| name == "*")
 }

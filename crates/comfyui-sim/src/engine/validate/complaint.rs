@@ -20,11 +20,7 @@ pub(super) fn own_check_frames(line: u32, newer: bool) -> Vec<Frame> {
         frame(291, "process_inputs"),
     ];
     if newer {
-        frames.push(Frame::comfy(
-            "comfy_api/internal/__init__.py",
-            149,
-            "wrapped_func",
-        ));
+        frames.push(Frame::comfy("comfy_api/internal/__init__.py", 149, "wrapped_func"));
     }
     frames
 }
@@ -70,10 +66,7 @@ impl Place<'_> {
                 self.config.type_name().unwrap_or_default()
             ),
             format!("{}, {}, {message}", self.name, value.str()),
-            self.info([
-                ("received_value", value.clone()),
-                ("exception_message", message.into()),
-            ]),
+            self.info([("received_value", value.clone()), ("exception_message", message.into())]),
         )
     }
 

@@ -21,30 +21,14 @@ pub(super) fn video(bytes: &[u8]) -> Result<VideoInfo, DecodeError> {
         nanoseconds => 1e9 / nanoseconds as f64,
     };
     let has_audio = file.tracks.iter().any(|track| track.kind == AUDIO);
-    checked(
-        FORMAT,
-        VideoInfo {
-            width: track.width,
-            height: track.height,
-            frames,
-            fps,
-            has_audio,
-        },
-    )
+    checked(FORMAT, VideoInfo { width: track.width, height: track.height, frames, fps, has_audio })
 }
 
 pub(super) fn audio(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
     let file = File::read(bytes);
     let track = file.track(AUDIO)?;
     let (sample_rate, channels) = (track.sample_rate as u32, track.channels);
-    checked_audio(
-        FORMAT,
-        AudioInfo {
-            sample_rate,
-            channels,
-            seconds: file.seconds,
-        },
-    )
+    checked_audio(FORMAT, AudioInfo { sample_rate, channels, seconds: file.seconds })
 }
 
 struct File<'a> {
@@ -80,15 +64,8 @@ impl<'a> File<'a> {
     }
 
     fn track(&self, kind: u64) -> Result<&Track, DecodeError> {
-        let what = if kind == VIDEO {
-            "a video track is missing"
-        } else {
-            "a sound track is missing"
-        };
-        self.tracks
-            .iter()
-            .find(|track| track.kind == kind)
-            .ok_or_else(|| DecodeError::broken(FORMAT, what))
+        let what = if kind == VIDEO { "a video track is missing" } else { "a sound track is missing" };
+        self.tracks.iter().find(|track| track.kind == kind).ok_or_else(|| DecodeError::broken(FORMAT, what))
     }
 
     /// How many blocks a track has.
@@ -111,11 +88,7 @@ impl<'a> File<'a> {
 
 impl Track {
     fn read(entry: &[u8]) -> Self {
-        let mut track = Self {
-            channels: 1,
-            sample_rate: 8000.0,
-            ..Self::default()
-        };
+        let mut track = Self { channels: 1, sample_rate: 8000.0, ..Self::default() };
         for (id, contents) in Elements(entry) {
             match id {
                 id::TRACK_NUMBER => track.number = number(contents),
@@ -140,16 +113,11 @@ impl Track {
 }
 
 fn child(bytes: &[u8], id: u32) -> Option<&[u8]> {
-    Elements(bytes)
-        .find(|(found, _)| *found == id)
-        .map(|(_, contents)| contents)
+    Elements(bytes).find(|(found, _)| *found == id).map(|(_, contents)| contents)
 }
 
 fn number(contents: &[u8]) -> u64 {
-    contents
-        .iter()
-        .take(8)
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    contents.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 fn float(contents: &[u8]) -> Option<f64> {
@@ -193,11 +161,7 @@ impl<'a> Elements<'a> {
         let rest = &self.0[id_length..];
         let (size, size_length) = variable(rest)?;
         let unknown = size == (1 << (7 * size_length)) - 1;
-        let size = if unknown {
-            None
-        } else {
-            Some(usize::try_from(size).ok()?)
-        };
+        let size = if unknown { None } else { Some(usize::try_from(size).ok()?) };
         Some((id, size, &rest[size_length..]))
     }
 }

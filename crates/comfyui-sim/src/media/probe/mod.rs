@@ -90,22 +90,14 @@ fn kind(bytes: &[u8]) -> Option<Kind> {
 fn checked(format: &'static str, info: VideoInfo) -> Result<VideoInfo, DecodeError> {
     let sensible =
         info.width > 0 && info.height > 0 && info.frames > 0 && info.fps.is_finite() && info.fps > 0.0;
-    if sensible {
-        Ok(info)
-    } else {
-        Err(DecodeError::broken(format, "no size, no frames or no times"))
-    }
+    if sensible { Ok(info) } else { Err(DecodeError::broken(format, "no size, no frames or no times")) }
 }
 
 /// Sound from what its headers say, unless that makes no sense.
 fn checked_audio(format: &'static str, info: AudioInfo) -> Result<AudioInfo, DecodeError> {
     let sensible =
         info.sample_rate > 0 && info.channels > 0 && info.seconds.is_finite() && info.seconds >= 0.0;
-    if sensible {
-        Ok(info)
-    } else {
-        Err(DecodeError::broken(format, "no sample rate or no channels"))
-    }
+    if sensible { Ok(info) } else { Err(DecodeError::broken(format, "no sample rate or no channels")) }
 }
 
 #[cfg(test)]
@@ -116,29 +108,18 @@ mod tests {
     use std::sync::LazyLock;
 
     fn frames() -> Vec<Image> {
-        (0..6)
-            .map(|index| Image::solid(34, 18, [40 * index, 9, 9]))
-            .collect()
+        (0..6).map(|index| Image::solid(34, 18, [40 * index, 9, 9])).collect()
     }
 
     fn films() -> Vec<(Vec<u8>, bool)> {
         let (frames, tone) = (frames(), Audio::sine(8000, 2, 0.5, 440.0));
         vec![
-            (
-                mp4::encode(&frames, 12.0, None, &[("prompt", "{}")]).unwrap(),
-                false,
-            ),
+            (mp4::encode(&frames, 12.0, None, &[("prompt", "{}")]).unwrap(), false),
             (mp4::encode(&frames, 12.0, Some(&tone), &[]).unwrap(), true),
-            (
-                webm::encode(&frames, 12.0, None, &[("prompt", "{}")]).unwrap(),
-                false,
-            ),
+            (webm::encode(&frames, 12.0, None, &[("prompt", "{}")]).unwrap(), false),
             (webm::encode(&frames, 12.0, Some(&tone), &[]).unwrap(), true),
             (gif::encode(&frames, 12.0).unwrap(), false),
-            (
-                webp::encode_animated(&frames, 12.0, &[("prompt", "{}")]).unwrap(),
-                false,
-            ),
+            (webp::encode_animated(&frames, 12.0, &[("prompt", "{}")]).unwrap(), false),
         ]
     }
 

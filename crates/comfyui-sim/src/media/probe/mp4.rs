@@ -12,19 +12,8 @@ pub(super) fn video(bytes: &[u8]) -> Result<VideoInfo, DecodeError> {
     let track = find(&tracks, b"vide")?;
     let (frames, units) = track.times().ok_or_else(|| cut("the times of the frames"))?;
     let fps = f64::from(frames) * f64::from(track.timescale) / units as f64;
-    let (width, height) = track
-        .picture_size()
-        .ok_or_else(|| cut("the size of the picture"))?;
-    checked(
-        FORMAT,
-        VideoInfo {
-            width,
-            height,
-            frames,
-            fps,
-            has_audio,
-        },
-    )
+    let (width, height) = track.picture_size().ok_or_else(|| cut("the size of the picture"))?;
+    checked(FORMAT, VideoInfo { width, height, frames, fps, has_audio })
 }
 
 pub(super) fn audio(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
@@ -32,23 +21,10 @@ pub(super) fn audio(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
     let track = find(&tracks, b"soun")?;
     let seconds = track.duration as f64 / f64::from(track.timescale);
     // The sample entry: its header, then among others channels and rate. High rates are in the time scale only.
-    let entry = Bytes(
-        track
-            .sample_entry
-            .ok_or_else(|| cut("the description of the sound"))?,
-    );
-    let channels = aac_channels(entry.0)
-        .or(entry.u16(24))
-        .ok_or_else(|| cut("the number of channels"))?;
+    let entry = Bytes(track.sample_entry.ok_or_else(|| cut("the description of the sound"))?);
+    let channels = aac_channels(entry.0).or(entry.u16(24)).ok_or_else(|| cut("the number of channels"))?;
     let rate = entry.u16(32).filter(|rate| *rate > 0).unwrap_or(track.timescale);
-    checked_audio(
-        FORMAT,
-        AudioInfo {
-            sample_rate: rate,
-            channels,
-            seconds,
-        },
-    )
+    checked_audio(FORMAT, AudioInfo { sample_rate: rate, channels, seconds })
 }
 
 /// The number of channels of AAC, whose sample entry often says 2 whatever is inside.
@@ -60,9 +36,7 @@ fn aac_channels(entry: &[u8]) -> Option<u32> {
     let special = Bytes(descriptor(decoder.get(13..)?, 5)?);
     // Five bits of kind, four of the sample rate, four of channels.
     let channels = special.u16(0)? >> 3 & 15;
-    (1..=7)
-        .contains(&channels)
-        .then_some(if channels == 7 { 8 } else { channels })
+    (1..=7).contains(&channels).then_some(if channels == 7 { 8 } else { channels })
 }
 
 /// Contents of a descriptor with this tag; its size has seven bits in each byte.
@@ -85,15 +59,8 @@ fn cut(what: &str) -> DecodeError {
 }
 
 fn find<'t, 'a>(tracks: &'t [Track<'a>], handler: &[u8; 4]) -> Result<&'t Track<'a>, DecodeError> {
-    let what = if handler == b"vide" {
-        "a video track"
-    } else {
-        "a sound track"
-    };
-    tracks
-        .iter()
-        .find(|track| track.handler == *handler)
-        .ok_or_else(|| cut(what))
+    let what = if handler == b"vide" { "a video track" } else { "a sound track" };
+    tracks.iter().find(|track| track.handler == *handler).ok_or_else(|| cut(what))
 }
 
 struct Track<'a> {
@@ -129,10 +96,7 @@ impl Track<'_> {
 
 fn tracks(bytes: &[u8]) -> Result<Vec<Track<'_>>, DecodeError> {
     let moov = child(bytes, b"moov").ok_or_else(|| cut("the table of contents (moov)"))?;
-    Ok(Boxes(moov)
-        .filter(|(name, _)| name == b"trak")
-        .filter_map(|(_, trak)| track(trak))
-        .collect())
+    Ok(Boxes(moov).filter(|(name, _)| name == b"trak").filter_map(|(_, trak)| track(trak)).collect())
 }
 
 fn track(trak: &[u8]) -> Option<Track<'_>> {
@@ -154,9 +118,7 @@ fn track(trak: &[u8]) -> Option<Track<'_>> {
 }
 
 fn child<'a>(bytes: &'a [u8], name: &[u8; 4]) -> Option<&'a [u8]> {
-    Boxes(bytes)
-        .find(|(found, _)| found == name)
-        .map(|(_, contents)| contents)
+    Boxes(bytes).find(|(found, _)| found == name).map(|(_, contents)| contents)
 }
 
 /// The boxes side by side in some bytes, as name and contents.

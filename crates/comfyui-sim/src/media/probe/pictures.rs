@@ -16,22 +16,9 @@ pub(super) fn gif(bytes: &[u8]) -> Result<VideoInfo, DecodeError> {
         frames += 1;
         hundredths += u64::from(frame.delay);
     }
-    let fps = if hundredths == 0 {
-        GIF_FPS
-    } else {
-        f64::from(frames) * 100.0 / hundredths as f64
-    };
+    let fps = if hundredths == 0 { GIF_FPS } else { f64::from(frames) * 100.0 / hundredths as f64 };
     let (width, height) = (decoder.width().into(), decoder.height().into());
-    checked(
-        "GIF",
-        VideoInfo {
-            width,
-            height,
-            frames,
-            fps,
-            has_audio: false,
-        },
-    )
+    checked("GIF", VideoInfo { width, height, frames, fps, has_audio: false })
 }
 
 pub(super) fn webp(bytes: &[u8]) -> Result<VideoInfo, DecodeError> {
@@ -43,14 +30,5 @@ pub(super) fn webp(bytes: &[u8]) -> Result<VideoInfo, DecodeError> {
     let (width, height) = decoder.dimensions();
     let (frames, milliseconds) = (decoder.num_frames(), decoder.loop_duration());
     let fps = f64::from(frames) * 1000.0 / milliseconds as f64;
-    checked(
-        "WebP",
-        VideoInfo {
-            width,
-            height,
-            frames,
-            fps,
-            has_audio: false,
-        },
-    )
+    checked("WebP", VideoInfo { width, height, frames, fps, has_audio: false })
 }

@@ -19,14 +19,7 @@ pub(super) fn wav(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
                 let sample_rate = format.u32_little(4).ok_or_else(cut)?;
                 let per_second = format.u32_little(8).ok_or_else(cut)?;
                 let seconds = contents.0.len() as f64 / f64::from(per_second);
-                return checked_audio(
-                    "WAV",
-                    AudioInfo {
-                        sample_rate,
-                        channels,
-                        seconds,
-                    },
-                );
+                return checked_audio("WAV", AudioInfo { sample_rate, channels, seconds });
             }
             _ => {}
         }
@@ -36,20 +29,11 @@ pub(super) fn wav(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
 }
 
 pub(super) fn flac(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
-    let packed = Bytes(bytes)
-        .u64(18)
-        .ok_or_else(|| DecodeError::broken("FLAC", "cut off"))?;
+    let packed = Bytes(bytes).u64(18).ok_or_else(|| DecodeError::broken("FLAC", "cut off"))?;
     let sample_rate = (packed >> 44) as u32;
     let channels = (packed >> 41 & 7) as u32 + 1;
     let seconds = (packed & 0xf_ffff_ffff) as f64 / f64::from(sample_rate);
-    checked_audio(
-        "FLAC",
-        AudioInfo {
-            sample_rate,
-            channels,
-            seconds,
-        },
-    )
+    checked_audio("FLAC", AudioInfo { sample_rate, channels, seconds })
 }
 
 pub(super) fn mp3(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
@@ -57,17 +41,12 @@ pub(super) fn mp3(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
     let start = match bytes {
         // The size of the tag in front has seven bits in each of four bytes.
         [b'I', b'D', b'3', _, _, _, a, b, c, d, ..] => {
-            10 + [a, b, c, d]
-                .into_iter()
-                .fold(0, |size, byte| size << 7 | usize::from(byte & 0x7f))
+            10 + [a, b, c, d].into_iter().fold(0, |size, byte| size << 7 | usize::from(byte & 0x7f))
         }
         _ => 0,
     };
     let frame = Bytes(bytes).from(start);
-    let header = frame
-        .u32(0)
-        .filter(|header| header >> 21 == 0x7ff)
-        .ok_or_else(none)?;
+    let header = frame.u32(0).filter(|header| header >> 21 == 0x7ff).ok_or_else(none)?;
     let version = header >> 19 & 3;
     let (divisor, samples) = match version {
         3 => (1, 1152),
@@ -75,10 +54,7 @@ pub(super) fn mp3(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
         0 => (4, 576),
         _ => return Err(none()),
     };
-    let rate = [44_100, 48_000, 32_000]
-        .get((header >> 10 & 3) as usize)
-        .ok_or_else(none)?
-        / divisor;
+    let rate = [44_100, 48_000, 32_000].get((header >> 10 & 3) as usize).ok_or_else(none)? / divisor;
     let channels = if header >> 6 & 3 == 3 { 1 } else { 2 };
     let side_info = match (version, channels) {
         (3, 2) => 32,
@@ -98,14 +74,7 @@ pub(super) fn mp3(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
         }
     };
     let seconds = length as f64 / f64::from(rate);
-    checked_audio(
-        "MP3",
-        AudioInfo {
-            sample_rate: rate,
-            channels,
-            seconds,
-        },
-    )
+    checked_audio("MP3", AudioInfo { sample_rate: rate, channels, seconds })
 }
 
 /// Samples that the encoder put in front and behind, from the extension that LAME began.
@@ -123,10 +92,7 @@ fn kilobits(first_version: bool, index: u32) -> Option<u64> {
     const FIRST: [u64; 15] = [0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320];
     const OTHERS: [u64; 15] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160];
     let table = if first_version { FIRST } else { OTHERS };
-    table
-        .get(index as usize)
-        .copied()
-        .filter(|kilobits| *kilobits > 0)
+    table.get(index as usize).copied().filter(|kilobits| *kilobits > 0)
 }
 
 pub(super) fn ogg(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
@@ -142,14 +108,7 @@ pub(super) fn ogg(bytes: &[u8]) -> Result<AudioInfo, DecodeError> {
     };
     let channels = channels.copied().map(u32::from).ok_or_else(unknown)?;
     let end = last_position(bytes).unwrap_or(0).saturating_sub(skipped.into());
-    checked_audio(
-        "Ogg",
-        AudioInfo {
-            sample_rate,
-            channels,
-            seconds: end as f64 / f64::from(sample_rate),
-        },
-    )
+    checked_audio("Ogg", AudioInfo { sample_rate, channels, seconds: end as f64 / f64::from(sample_rate) })
 }
 
 /// The position in samples at the end of the last page that has one.

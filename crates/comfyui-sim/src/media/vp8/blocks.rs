@@ -33,11 +33,7 @@ pub(super) struct Macroblock {
 impl Macroblock {
     /// Whether all levels are zero.
     pub(super) fn is_empty(&self) -> bool {
-        let blocks = self
-            .luma
-            .iter()
-            .chain(self.chroma.as_flattened())
-            .chain([&self.means]);
+        let blocks = self.luma.iter().chain(self.chroma.as_flattened()).chain([&self.means]);
         blocks.flatten().all(|&level| level == 0)
     }
 }
@@ -70,12 +66,7 @@ pub(super) fn macroblock(
     steps: &Steps,
 ) -> Macroblock {
     let stride = wanted.columns * 16;
-    let luma = Square {
-        size: 16,
-        stride,
-        column,
-        row,
-    };
+    let luma = Square { size: 16, stride, column, row };
     let (luma_mode, predicted) = luma.best_mode(&[&wanted.luma], &[&shown.luma]);
     let predicted = &predicted[0];
     let mut coefficients: [Block; 16] =
@@ -90,12 +81,7 @@ pub(super) fn macroblock(
         luma.draw(&mut shown.luma, predicted, &inverse(&back), index % 4, index / 4);
     }
 
-    let square = Square {
-        size: 8,
-        stride: stride / 2,
-        column,
-        row,
-    };
+    let square = Square { size: 8, stride: stride / 2, column, row };
     let [blue, red] = &wanted.chroma;
     let (chroma_mode, predicted) = square.best_mode(&[blue, red], &[&shown.chroma[0], &shown.chroma[1]]);
     let chroma = std::array::from_fn(|plane| {
@@ -109,13 +95,7 @@ pub(super) fn macroblock(
             levels
         })
     });
-    Macroblock {
-        luma_mode,
-        chroma_mode,
-        means,
-        luma: coefficients,
-        chroma,
-    }
+    Macroblock { luma_mode, chroma_mode, means, luma: coefficients, chroma }
 }
 
 /// The part of a plane that belongs to a macroblock.
@@ -136,11 +116,7 @@ impl Square {
         let predict = |mode| shown.iter().map(|shown| self.predict(shown, mode)).collect();
         let mut best: (Mode, Vec<Vec<u8>>) = (Mode::Mean, predict(Mode::Mean));
         let error = |predicted: &[Vec<u8>]| -> u32 {
-            wanted
-                .iter()
-                .zip(predicted)
-                .map(|(wanted, guess)| self.error(wanted, guess))
-                .sum()
+            wanted.iter().zip(predicted).map(|(wanted, guess)| self.error(wanted, guess)).sum()
         };
         let mut least = error(&best.1);
         for &mode in self.other_modes() {
@@ -177,11 +153,7 @@ impl Square {
                 let mut out = Vec::with_capacity(size * size);
                 for y in 0..size {
                     let beside = i32::from(left(y)) - corner;
-                    out.extend(
-                        above
-                            .iter()
-                            .map(|above| (beside + i32::from(*above)).clamp(0, 255) as u8),
-                    );
+                    out.extend(above.iter().map(|above| (beside + i32::from(*above)).clamp(0, 255) as u8));
                 }
                 out
             }
@@ -197,9 +169,7 @@ impl Square {
             count += size as u32;
         }
         if self.column > 0 {
-            sum += (0..size)
-                .map(|y| u32::from(plane[start + y * self.stride - 1]))
-                .sum::<u32>();
+            sum += (0..size).map(|y| u32::from(plane[start + y * self.stride - 1])).sum::<u32>();
             count += size as u32;
         }
         // Grey where there is no neighbour at all.
@@ -213,11 +183,7 @@ impl Square {
         for y in (0..self.size).step_by(4) {
             let wanted = &wanted[start + y * self.stride..][..self.size];
             let predicted = &predicted[y * self.size..][..self.size];
-            sum += wanted
-                .iter()
-                .zip(predicted)
-                .map(|(a, b)| u32::from(a.abs_diff(*b)))
-                .sum::<u32>();
+            sum += wanted.iter().zip(predicted).map(|(a, b)| u32::from(a.abs_diff(*b))).sum::<u32>();
         }
         sum
     }
@@ -261,12 +227,7 @@ fn forward(block: &Block) -> Block {
     let line = |a: i32, b: i32, c: i32, d: i32| {
         let (outer, inner) = (a - d, b - c);
         let [sum, difference] = [a + d + b + c, a + d - b - c].map(|value| value << 12);
-        [
-            sum,
-            outer * COSINE + inner * SINE,
-            difference,
-            outer * SINE - inner * COSINE,
-        ]
+        [sum, outer * COSINE + inner * SINE, difference, outer * SINE - inner * COSINE]
     };
     let mut half = [0; 16];
     for row in 0..4 {
@@ -277,12 +238,7 @@ fn forward(block: &Block) -> Block {
     }
     let mut out = [0; 16];
     for column in 0..4 {
-        let values = line(
-            half[column],
-            half[column + 4],
-            half[column + 8],
-            half[column + 12],
-        );
+        let values = line(half[column], half[column + 4], half[column + 8], half[column + 12]);
         for (row, value) in values.into_iter().enumerate() {
             out[4 * row + column] = (value + (1 << 15)) >> 16;
         }
@@ -305,16 +261,8 @@ fn inverse(block: &Block) -> Block {
     };
     let mut half = [0; 16];
     for column in 0..4 {
-        let values = line(
-            block[column],
-            block[column + 4],
-            block[column + 8],
-            block[column + 12],
-        );
-        values
-            .into_iter()
-            .enumerate()
-            .for_each(|(row, value)| half[4 * row + column] = value);
+        let values = line(block[column], block[column + 4], block[column + 8], block[column + 12]);
+        values.into_iter().enumerate().for_each(|(row, value)| half[4 * row + column] = value);
     }
     let mut out = [0; 16];
     for row in 0..4 {
@@ -333,16 +281,8 @@ fn walsh([a, b, c, d]: [i32; 4]) -> [i32; 4] {
 fn walsh_both(block: &Block) -> Block {
     let mut half = [0; 16];
     for column in 0..4 {
-        let values = walsh([
-            block[column],
-            block[column + 4],
-            block[column + 8],
-            block[column + 12],
-        ]);
-        values
-            .into_iter()
-            .enumerate()
-            .for_each(|(row, value)| half[4 * row + column] = value);
+        let values = walsh([block[column], block[column + 4], block[column + 8], block[column + 12]]);
+        values.into_iter().enumerate().for_each(|(row, value)| half[4 * row + column] = value);
     }
     let mut out = [0; 16];
     for row in 0..4 {
@@ -373,10 +313,9 @@ mod tests {
                 value = value.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 (value >> 24) as i32 - 128
             });
-            for (back, name) in [
-                (inverse(&forward(&block)), "cosine"),
-                (inverse_means(&forward_means(&block)), "walsh"),
-            ] {
+            for (back, name) in
+                [(inverse(&forward(&block)), "cosine"), (inverse_means(&forward_means(&block)), "walsh")]
+            {
                 assert!(
                     back.iter().zip(block).all(|(a, b)| (a - b).abs() <= 1),
                     "{name}: {block:?} {back:?}"

@@ -12,12 +12,7 @@ pub(super) struct BoolEncoder {
 
 impl Default for BoolEncoder {
     fn default() -> Self {
-        Self {
-            out: Vec::new(),
-            range: 255,
-            bottom: 0,
-            count: 24,
-        }
+        Self { out: Vec::new(), range: 255, bottom: 0, count: 24 }
     }
 }
 

@@ -104,13 +104,7 @@ fn residuals(out: &mut BoolEncoder, coded: &blocks::Macroblock, left: &mut Edge,
     const LUMA: usize = 0;
     const MEANS: usize = 1;
     const CHROMA: usize = 2;
-    let some = block(
-        out,
-        &coded.means,
-        MEANS,
-        0,
-        u8::from(left.means) + u8::from(above.means),
-    );
+    let some = block(out, &coded.means, MEANS, 0, u8::from(left.means) + u8::from(above.means));
     (left.means, above.means) = (some, some);
     for (index, luma) in coded.luma.iter().enumerate() {
         let (left, above) = (&mut left.luma[index / 4], &mut above.luma[index % 4]);
@@ -120,10 +114,7 @@ fn residuals(out: &mut BoolEncoder, coded: &blocks::Macroblock, left: &mut Edge,
     }
     for (plane, chroma) in coded.chroma.iter().enumerate() {
         for (index, chroma) in chroma.iter().enumerate() {
-            let (left, above) = (
-                &mut left.chroma[plane][index / 2],
-                &mut above.chroma[plane][index % 2],
-            );
+            let (left, above) = (&mut left.chroma[plane][index / 2], &mut above.chroma[plane][index % 2]);
             let some = block(out, chroma, CHROMA, 0, u8::from(*left) + u8::from(*above));
             (*left, *above) = (some, some);
         }
@@ -133,10 +124,7 @@ fn residuals(out: &mut BoolEncoder, coded: &blocks::Macroblock, left: &mut Edge,
 /// Codes the levels of a block from `first` on, and tells whether there were any.
 fn block(out: &mut BoolEncoder, levels: &Block, kind: usize, first: usize, context: u8) -> bool {
     let ordered = ZIGZAG.map(|place| levels[place]);
-    let end = ordered
-        .iter()
-        .rposition(|&level| level != 0)
-        .map_or(0, |last| last + 1);
+    let end = ordered.iter().rposition(|&level| level != 0).map_or(0, |last| last + 1);
     let mut context = usize::from(context);
     let mut after_zero = false;
     for place in first..16 {
@@ -177,10 +165,7 @@ fn token(out: &mut BoolEncoder, tree: &[u8; 11], level: i32) {
 }
 
 fn category(out: &mut BoolEncoder, tree: &[u8; 11], size: u32) {
-    let index = CATEGORIES
-        .iter()
-        .rposition(|(first, _)| size >= *first)
-        .unwrap_or(0);
+    let index = CATEGORIES.iter().rposition(|(first, _)| size >= *first).unwrap_or(0);
     out.put(index > 1, tree[6]);
     match index {
         0 | 1 => out.put(index == 1, tree[7]),
@@ -218,22 +203,10 @@ mod tests {
         for (width, height) in [(16, 16), (160, 96), (101, 83), (1, 1)] {
             let prompt = "a lighthouse in a storm";
             let step = Some((5, 20));
-            let image = card::draw(&Card {
-                width,
-                height,
-                title: "t",
-                lines: &[],
-                prompt,
-                seed: 3,
-                step,
-            });
+            let image = card::draw(&Card { width, height, title: "t", lines: &[], prompt, seed: 3, step });
             let decoded = decoded(&image);
             assert_eq!((decoded.width(), decoded.height()), (width, height));
-            let errors = decoded
-                .pixels()
-                .iter()
-                .zip(image.pixels())
-                .map(|(a, b)| u64::from(a.abs_diff(*b)));
+            let errors = decoded.pixels().iter().zip(image.pixels()).map(|(a, b)| u64::from(a.abs_diff(*b)));
             let mean = errors.sum::<u64>() as f64 / image.pixels().len() as f64;
             assert!(mean < 9.0, "{width}x{height}: {mean}");
         }
@@ -251,9 +224,8 @@ mod tests {
             );
         }
         // Large coefficients of every category.
-        let checkers: Vec<u8> = (0..32 * 32)
-            .map(|index| if (index + index / 32) % 2 == 0 { 0 } else { 255 })
-            .collect();
+        let checkers: Vec<u8> =
+            (0..32 * 32).map(|index| if (index + index / 32) % 2 == 0 { 0 } else { 255 }).collect();
         let checkers = Image::from_grey(32, 32, &checkers).unwrap();
         let far = decoded(&checkers)
             .pixels()

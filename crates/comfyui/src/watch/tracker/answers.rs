@@ -65,9 +65,7 @@ impl Tracker {
                 mine_pending = true;
                 if matches!(watched.phase, Phase::Unseen | Phase::Pending) {
                     watched.phase = Phase::Pending;
-                    watched.mailbox.push(Event::Queued {
-                        ahead: Some(position + busy),
-                    });
+                    watched.mailbox.push(Event::Queued { ahead: Some(position + busy) });
                 }
             } else if watched.registered < started && !watched.asking && watched.deciding.is_none() {
                 watched.look_at = Some(watched.look_at.map_or(now, |at| at.min(now)));
@@ -84,12 +82,8 @@ impl Tracker {
             && looks >= DEAD_LOOKS
             && now - since >= self.options.worker_dead_after
         {
-            let dead: Vec<_> = snapshot
-                .pending
-                .iter()
-                .filter(|id| self.watches.contains_key(*id))
-                .cloned()
-                .collect();
+            let dead: Vec<_> =
+                snapshot.pending.iter().filter(|id| self.watches.contains_key(*id)).cloned().collect();
             for id in dead {
                 self.end(&id, Outcome::Lost(Lost::WorkerDead));
             }
@@ -196,9 +190,7 @@ impl Tracker {
         let outcome = Outcome::judge(entry);
         let mut asks = Vec::new();
         // It ended unannounced although the socket seems well: the server forgot our client id.
-        let quiet = self
-            .last_message
-            .is_none_or(|heard| now - heard >= self.options.survey);
+        let quiet = self.last_message.is_none_or(|heard| now - heard >= self.options.survey);
         if !announced
             && ours
             && self.link == Link::Up

@@ -80,11 +80,7 @@ impl Tracker {
             Message::Progress(progress) => {
                 watched.start(now);
                 let (value, max) = (progress.value, progress.max);
-                watched.mailbox.push(Event::Progress {
-                    node: progress.node,
-                    value,
-                    max,
-                });
+                watched.mailbox.push(Event::Progress { node: progress.node, value, max });
             }
             Message::ProgressState(state) => {
                 watched.start(now);
@@ -100,9 +96,7 @@ impl Tracker {
                 if let Ok(ui) = serde_json::value::to_raw_value(&executed.output)
                     && executed.output.is_object()
                 {
-                    watched
-                        .mailbox
-                        .push(Event::Output(NodeOutput::from_ui(&executed.node, &ui)));
+                    watched.mailbox.push(Event::Output(NodeOutput::from_ui(&executed.node, &ui)));
                 }
             }
             Message::ExecutionError(error) if error.is_blocked_branch() => {
@@ -114,10 +108,7 @@ impl Tracker {
             }
             Message::Preview(preview) => watched.mailbox.push(Event::Preview(preview)),
             Message::Text(text) => {
-                watched.mailbox.push(Event::Text {
-                    node: text.node_id,
-                    text: text.text,
-                });
+                watched.mailbox.push(Event::Text { node: text.node_id, text: text.text });
             }
             Message::Status(_) | Message::FeatureFlags(_) | Message::Other { .. } => running = false,
         }

@@ -204,13 +204,8 @@ impl Tracker {
             return Vec::new();
         }
         let stalled_after = self.options.stalled_after;
-        let head_stalled = self
-            .head
-            .as_ref()
-            .is_some_and(|(_, sign)| now >= *sign + stalled_after);
-        let gone = self
-            .failing_since
-            .filter(|since| now - *since >= self.options.unreachable_after);
+        let head_stalled = self.head.as_ref().is_some_and(|(_, sign)| now >= *sign + stalled_after);
+        let gone = self.failing_since.filter(|since| now - *since >= self.options.unreachable_after);
         let over: Vec<_> = self
             .watches
             .iter()
@@ -243,11 +238,7 @@ impl Tracker {
                 watched.asking = true;
                 watched.asked_on = self.epoch;
                 let ending = matches!(watched.phase, Phase::Ending(since) if now - since < HISTORY_GRACE);
-                asks.push(if ending {
-                    Ask::History(id.clone())
-                } else {
-                    Ask::Look(id.clone())
-                });
+                asks.push(if ending { Ask::History(id.clone()) } else { Ask::Look(id.clone()) });
             }
         }
         asks
@@ -255,37 +246,23 @@ impl Tracker {
 
     /// When [`Tracker::tick`] has something to do next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let gone = self
-            .failing_since
-            .map(|since| since + self.options.unreachable_after);
+        let gone = self.failing_since.map(|since| since + self.options.unreachable_after);
         let survey = self.next_survey.filter(|_| !self.surveying);
         let looks = self.watches.values().flat_map(|watched| {
-            let look = watched
-                .look_at
-                .filter(|_| !watched.asking && watched.deciding.is_none());
+            let look = watched.look_at.filter(|_| !watched.asking && watched.deciding.is_none());
             let stalled = Some(watched.last_sign + self.options.stalled_after)
                 .filter(|_| watched.phase == Phase::Running);
             [look, watched.deadline.map(|(at, _)| at), stalled]
         });
-        let head = self
-            .head
-            .as_ref()
-            .map(|(_, sign)| *sign + self.options.stalled_after);
+        let head = self.head.as_ref().map(|(_, sign)| *sign + self.options.stalled_after);
         looks.chain([gone, survey, head]).flatten().min()
     }
 
     fn survey_pause(&self) -> Duration {
         let blind = self.link == Link::Down
             || self.idle_with_pending.is_some()
-            || self
-                .watches
-                .values()
-                .any(|watched| watched.client_id != self.client_id);
-        if blind {
-            self.options.survey_blind
-        } else {
-            self.options.survey
-        }
+            || self.watches.values().any(|watched| watched.client_id != self.client_id);
+        if blind { self.options.survey_blind } else { self.options.survey }
     }
 
     fn schedule_survey(&mut self, now: Instant) {

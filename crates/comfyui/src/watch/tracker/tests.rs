@@ -33,25 +33,16 @@ fn ended(last: &str) -> HistoryEntry {
 
 impl World {
     fn new() -> World {
-        let options = SessionOptions {
-            check_cached_files: false,
-            ..SessionOptions::default()
-        };
+        let options = SessionOptions { check_cached_files: false, ..SessionOptions::default() };
         let tracker = Tracker::new(options, ClientId::random());
-        World {
-            tracker,
-            now: Instant::now(),
-            mailbox: Arc::new(Mailbox::new(64)),
-        }
+        World { tracker, now: Instant::now(), mailbox: Arc::new(Mailbox::new(64)) }
     }
 
     /// A world where the socket is up and the prompt was accepted.
     fn submitted() -> World {
         let mut world = World::new();
         world.tracker.link_up(world.now);
-        world
-            .tracker
-            .register(world.now, id(), Arc::clone(&world.mailbox), None, false);
+        world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, false);
         world.tracker.accepted(world.now, &id(), &id());
         world
     }
@@ -63,19 +54,12 @@ impl World {
 
     fn frame(&mut self, kind: &str, data: serde_json::Value) -> Vec<Ask> {
         let frame = json!({"type": kind, "data": data}).to_string();
-        self.tracker
-            .message(self.now, decode_text(&frame).expect("a frame"))
+        self.tracker.message(self.now, decode_text(&frame).expect("a frame"))
     }
 
     fn survey(&mut self, running: &[&str], pending: &[&str]) {
         let ids = |ids: &[&str]| ids.iter().map(|id| PromptId::from(*id)).collect();
-        self.tracker.surveyed(
-            self.now,
-            &Snapshot {
-                running: ids(running),
-                pending: ids(pending),
-            },
-        );
+        self.tracker.surveyed(self.now, &Snapshot { running: ids(running), pending: ids(pending) });
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -174,10 +158,7 @@ fn gone_while_it_ran_on_the_same_connection_is_a_deleted_history() {
 fn gone_after_a_broken_connection_is_lost_by_restart_unless_the_server_remembers() {
     for (oldest, restarted) in [(None, true), (Some(99_000), true), (Some(10), false)] {
         let mut world = World::submitted();
-        world.frame(
-            "execution_start",
-            json!({"prompt_id": "other", "timestamp": 5_000}),
-        );
+        world.frame("execution_start", json!({"prompt_id": "other", "timestamp": 5_000}));
         world.tracker.link_down(world.now);
         world.tracker.link_up(world.now);
         assert_eq!(vanish(&mut world), [Ask::SameServer(id())]);
@@ -207,9 +188,7 @@ fn an_answer_from_before_the_break_says_nothing_about_the_server_after_it() {
 fn an_unknown_id_was_never_seen() {
     let mut world = World::new();
     world.tracker.link_up(world.now);
-    world
-        .tracker
-        .register(world.now, id(), Arc::clone(&world.mailbox), None, true);
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, true);
     assert_eq!(world.later(0), [Ask::Look(id())]);
     vanish(&mut world);
     assert!(matches!(world.outcome(), Some(Outcome::Lost(Lost::NeverSeen))));
@@ -259,13 +238,8 @@ fn a_server_that_never_answers_is_given_up_and_one_that_comes_back_is_not() {
 fn the_limit_of_a_watch_holds() {
     let mut world = World::new();
     let limit = Duration::from_secs(7);
-    world
-        .tracker
-        .register(world.now, id(), Arc::clone(&world.mailbox), Some(limit), false);
-    assert_eq!(
-        world.tracker.next_due().map(|at| at <= world.now + limit),
-        Some(true)
-    );
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), Some(limit), false);
+    assert_eq!(world.tracker.next_due().map(|at| at <= world.now + limit), Some(true));
     world.later(7_001);
     assert!(matches!(world.outcome(), Some(Outcome::GaveUp(GaveUp::TimedOut { after })) if after == limit));
 }
@@ -279,10 +253,7 @@ fn a_prompt_that_runs_without_a_sign_of_life_is_stalled() {
             world.survey(&["p"], &[]);
         }
         if minute == 10 {
-            world.frame(
-                "progress",
-                json!({"node": "1", "prompt_id": "p", "value": 1, "max": 2}),
-            );
+            world.frame("progress", json!({"node": "1", "prompt_id": "p", "value": 1, "max": 2}));
         }
         if let Some(outcome) = world.outcome() {
             assert!(matches!(outcome, Outcome::Lost(Lost::Stalled)));
@@ -314,21 +285,13 @@ fn a_prompt_behind_one_that_never_ends_does_not_wait_for_ever() {
 fn files_of_cached_nodes_are_looked_for_before_success_is_told() {
     let mut world = World::new();
     world.tracker.options.check_cached_files = true;
-    world
-        .tracker
-        .register(world.now, id(), Arc::clone(&world.mailbox), None, false);
-    let asks = world
-        .tracker
-        .history(world.now, &id(), Some(ended("execution_success")));
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, false);
+    let asks = world.tracker.history(world.now, &id(), Some(ended("execution_success")));
     assert_eq!(asks, [Ask::Files(id())]);
     let files = world.tracker.files_to_check(&id());
     assert_eq!(files.len(), 1);
     world.tracker.files_missing(&id(), files);
-    let error = world
-        .outcome()
-        .expect("an end")
-        .into_result(&id())
-        .expect_err("files are gone");
+    let error = world.outcome().expect("an end").into_result(&id()).expect_err("files are gone");
     assert!(matches!(error, crate::Error::OutputsGone { .. }));
 }
 

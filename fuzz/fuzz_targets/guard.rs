@@ -11,15 +11,11 @@ use std::sync::LazyLock;
 
 /// What a real server says about the nodes that occur in the seeds.
 static RECORDED: LazyLock<Option<ObjectInfo>> = LazyLock::new(|| {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../crates/comfyui-sim/tests/recordings/object_info.json"
-    );
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/comfyui-sim/tests/recordings/object_info.json");
     let recording: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     let answers = recording["exchanges"].as_array()?.iter();
-    let nodes = answers
-        .filter_map(|exchange| exchange["response"]["body"].as_object().cloned())
-        .flatten();
+    let nodes = answers.filter_map(|exchange| exchange["response"]["body"].as_object().cloned()).flatten();
     let nodes: Map<String, Value> = nodes.collect();
     ObjectInfo::from_slice(&serde_json::to_vec(&nodes).ok()?).ok()
 });
@@ -43,9 +39,6 @@ fn consistent(report: &Report, graph: &Value) {
         let mut nodes = graph.as_object().into_iter().flat_map(|nodes| nodes.values());
         let killer = nodes.any(|node| node.is_object() && !node["inputs"].is_object());
         // The server refuses some of these for another reason, so to ask for "kills" would be too much.
-        assert!(
-            !(killer && report.may_be_sent()),
-            "a graph that ends the worker passes: {report}"
-        );
+        assert!(!(killer && report.may_be_sent()), "a graph that ends the worker passes: {report}");
     }
 }

@@ -27,15 +27,8 @@ fn judge(entry: HistoryEntry, written: &Value) {
     let _ = (entry.outputs(), entry.cached_nodes(), entry.duration_ms());
     if let Outcome::Succeeded(_) = Outcome::judge(entry) {
         let status = &written["status"];
-        let events = status["messages"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(|message| &message[0]);
+        let events = status["messages"].as_array().into_iter().flatten().map(|message| &message[0]);
         assert_eq!(status["completed"], true);
-        assert!(
-            events.into_iter().any(|event| event == "execution_success"),
-            "{status}"
-        );
+        assert!(events.into_iter().any(|event| event == "execution_success"), "{status}");
     }
 }

@@ -12,9 +12,5 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(lenient, Some(strict));
     }
     let repaired = lenient::replace_non_finite(bytes);
-    assert_eq!(
-        lenient::replace_non_finite(&repaired),
-        repaired,
-        "a second repair finds something left"
-    );
+    assert_eq!(lenient::replace_non_finite(&repaired), repaired, "a second repair finds something left");
 });

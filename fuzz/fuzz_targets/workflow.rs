@@ -25,10 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
             };
             let mut expected = graph.clone();
             expected[node.id()]["inputs"][input.name.as_ref()] = json!("new \"text\"");
-            assert_eq!(
-                serde_json::from_str::<Value>(edited.as_str()).ok(),
-                Some(expected)
-            );
+            assert_eq!(serde_json::from_str::<Value>(edited.as_str()).ok(), Some(expected));
         }
     }
 });

@@ -8,10 +8,7 @@ use serde_json::Value;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(Message::Preview(preview)) = decode_binary(bytes.to_vec().into()) {
-        assert!(
-            bytes.ends_with(&preview.image),
-            "a preview holds bytes that were not sent"
-        );
+        assert!(bytes.ends_with(&preview.image), "a preview holds bytes that were not sent");
     }
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -25,9 +22,6 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     if frame.get("type").is_some_and(Value::is_string) {
-        assert!(
-            decode_text(&frame.to_string()).is_ok(),
-            "a frame with a type is lost"
-        );
+        assert!(decode_text(&frame.to_string()).is_ok(), "a frame with a type is lost");
     }
 });

@@ -156,7 +156,7 @@ async fn running_and_waiting_prompts_are_found_and_cancelled_and_no_other() {
     let server = Server::pick().await;
     let session = server.session().await;
     let client = session.client().clone();
-    let mut running = session.submit(request(&slow())).await.expect("accepted");
+    let mut running = session.submit(request(&slow(&client).await)).await.expect("accepted");
     let waiting = session.submit(request(&picture())).await.expect("accepted");
     let survivor = session.submit(request(&picture())).await.expect("accepted");
     let wait_for_start = async {

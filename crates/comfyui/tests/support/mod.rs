@@ -65,8 +65,19 @@ pub(crate) fn picture() -> Value {
     })
 }
 
+/// Takes at least ten seconds unless it is stopped, and can be stopped on the way.
+pub(crate) async fn slow(client: &Client) -> Value {
+    if client.object_info_of("RigProgress").await.expect("an answer").is_some() {
+        return json!({
+            "1": {"class_type": "RigProgress", "inputs": {"steps": 1000, "step_ms": 20, "preview": "none", "preview_size": 64, "seed": 1}},
+            "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}
+        });
+    }
+    busy()
+}
+
 /// Keeps a real CPU busy for some seconds, one node after the other, without a model.
-pub(crate) fn slow() -> Value {
+fn busy() -> Value {
     let mut graph = json!({
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 7}},
         "end": {"class_type": "PreviewImage", "inputs": {"images": ["s60", 0]}},

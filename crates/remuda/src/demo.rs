@@ -34,18 +34,20 @@ struct Task {
 
 /// What came of it.
 struct Rendered {
+    /// Its place among the tasks.
+    number: usize,
     name: &'static str,
     worker: String,
     seconds: f64,
     files: Vec<PathBuf>,
 }
 
-fn tasks() -> Result<VecDeque<Task>> {
+fn tasks() -> Result<Vec<Task>> {
     let picture = || Workflow::parse(include_str!("../workflows/text-to-image.json"));
     let variation = |prompt: &str, seed: u64| -> Result<Workflow> {
         Ok(picture()?.with_input("6", "text", &prompt)?.with_input("3", "seed", &seed)?)
     };
-    Ok([
+    Ok(vec![
         Task { name: "text to image", workflow: picture()? },
         Task {
             name: "fox",
@@ -55,8 +57,7 @@ fn tasks() -> Result<VecDeque<Task>> {
         Task { name: "lighthouse", workflow: variation("a lighthouse in a storm, oil painting", 7)? },
         Task { name: "video", workflow: Workflow::parse(include_str!("../workflows/video.json"))? },
         Task { name: "horses", workflow: variation("wild horses on a beach, wide angle", 2026)? },
-    ]
-    .into())
+    ])
 }
 
 /// Runs the demo.
@@ -65,7 +66,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     tokio::fs::create_dir_all(&args.out)
         .await
         .with_context(|| format!("cannot make the folder {}", args.out.display()))?;
-    let queue = Arc::new(Mutex::new(tasks()?));
+    let queue = Arc::new(Mutex::new(tasks()?.into_iter().enumerate().collect()));
     let bars = MultiProgress::with_draw_target(if args.json {
         ProgressDrawTarget::hidden()
     } else {
@@ -98,6 +99,7 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode> {
     for simulator in simulators {
         simulator.shutdown().await;
     }
+    rendered.sort_by_key(|task| task.number);
     report(&args, &rendered, begun.elapsed());
     Ok(ExitCode::SUCCESS)
 }
@@ -133,7 +135,7 @@ fn report(args: &Args, rendered: &[Rendered], took: Duration) {
 struct Worker {
     name: String,
     url: String,
-    queue: Arc<Mutex<VecDeque<Task>>>,
+    queue: Arc<Mutex<VecDeque<(usize, Task)>>>,
     bars: MultiProgress,
     out: PathBuf,
 }
@@ -142,18 +144,18 @@ impl Worker {
     async fn run(self) -> Result<Vec<Rendered>> {
         let session = Session::open(Client::new(&self.url)?, SessionOptions::default()).await?;
         let mut rendered = Vec::new();
-        while let Some(task) = self.next_task() {
-            rendered.push(self.render(&session, task).await?);
+        while let Some((number, task)) = self.next_task() {
+            rendered.push(self.render(&session, number, task).await?);
         }
         session.close().await;
         Ok(rendered)
     }
 
-    fn next_task(&self) -> Option<Task> {
+    fn next_task(&self) -> Option<(usize, Task)> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    async fn render(&self, session: &Session, task: Task) -> Result<Rendered> {
+    async fn render(&self, session: &Session, number: usize, task: Task) -> Result<Rendered> {
         let begun = std::time::Instant::now();
         let bar = self.bars.add(ProgressBar::new(1).with_style(style()?));
         bar.set_prefix(format!("{} · {}", self.name, task.name));
@@ -177,6 +179,7 @@ impl Worker {
                     let files = self.fetch(session.client(), task.name, &success).await?;
                     bar.finish_with_message("done");
                     return Ok(Rendered {
+                        number,
                         name: task.name,
                         worker: self.name.clone(),
                         seconds: begun.elapsed().as_secs_f64(),

@@ -33,9 +33,6 @@ pub(crate) enum Command {
         sent: PromptId,
         got: PromptId,
     },
-    Forget {
-        id: PromptId,
-    },
 }
 
 fn timing(options: &SessionOptions) -> Timing {
@@ -161,7 +158,6 @@ impl Service {
                 let _ = done.send(());
             }
             Command::Accepted { sent, got } => self.tracker.accepted(now, &sent, &got),
-            Command::Forget { id } => self.tracker.forget(&id),
         }
     }
 

@@ -8,7 +8,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{ClientId, PromptId};
 use crate::prompt::PromptRequest;
 use crate::watch::mailbox::Mailbox;
@@ -122,20 +122,17 @@ impl Session {
             None => request.client_id(self.client_id()),
         };
         let sent = request.prompt_id().clone();
-        let mut watch = self.register(sent.clone(), limit, false).await;
-        match self.client.submit(&request).await {
-            Ok(accepted) => {
-                let got = accepted.prompt_id.clone();
-                watch.prompt_id = got.clone();
-                watch.accepted = Some(accepted);
-                self.send(Command::Accepted { sent, got }).await;
-                Ok(watch)
-            }
-            Err(error) => {
-                self.send(Command::Forget { id: sent }).await;
-                Err(error)
-            }
+        if self.stop.is_cancelled() {
+            return Err(Error::GaveUp { prompt_id: sent, why: GaveUp::SessionClosed });
         }
+        let mut watch = self.register(sent.clone(), limit, false).await;
+        // When it fails, the watch is dropped here, and with it the wish to follow it.
+        let accepted = self.client.submit(&request).await?;
+        let got = accepted.prompt_id.clone();
+        watch.prompt_id = got.clone();
+        watch.accepted = Some(accepted);
+        self.send(Command::Accepted { sent, got }).await;
+        Ok(watch)
     }
 
     /// Follows a prompt that is already there: submitted earlier, by a process that died, or by somebody else.

@@ -65,7 +65,7 @@ impl Tracker {
                 mine_pending = true;
                 if matches!(watched.phase, Phase::Unseen | Phase::Pending) {
                     watched.phase = Phase::Pending;
-                    watched.mailbox.push(Event::Queued { ahead: Some(position + busy) });
+                    watched.tell(&Event::Queued { ahead: Some(position + busy) });
                 }
             } else if watched.registered < started && !watched.asking && watched.deciding.is_none() {
                 watched.look_at = Some(watched.look_at.map_or(now, |at| at.min(now)));
@@ -113,7 +113,7 @@ impl Tracker {
                 watched.seen(watched.asked_on);
                 if watched.phase == Phase::Unseen {
                     watched.phase = Phase::Pending;
-                    watched.mailbox.push(Event::Queued { ahead: None });
+                    watched.tell(&Event::Queued { ahead: None });
                 }
             }
             Whereabouts::Running => {
@@ -220,7 +220,7 @@ impl Tracker {
     /// Tells the reader, and forgets the prompt.
     pub(super) fn end(&mut self, id: &PromptId, outcome: Outcome) {
         if let Some(watched) = self.watches.remove(id) {
-            watched.mailbox.finish(outcome);
+            watched.finish(&outcome);
         }
         if self.current.as_ref() == Some(id) {
             self.current = None;

@@ -27,7 +27,7 @@ impl Tracker {
 
     fn tell_link(&self, up: bool) {
         for watched in self.watches.values() {
-            watched.mailbox.push(Event::Connection { up });
+            watched.tell(&Event::Connection { up });
         }
     }
 
@@ -57,12 +57,12 @@ impl Tracker {
         let mut running = true;
         match message {
             Message::ExecutionStart(_) => watched.start(now),
-            Message::ExecutionCached(cached) => watched.mailbox.push(Event::Cached { nodes: cached.nodes }),
+            Message::ExecutionCached(cached) => watched.tell(&Event::Cached { nodes: cached.nodes }),
             Message::Executing(executing) => match executing.node {
                 Some(node) => {
                     watched.start(now);
                     let display_node = executing.display_node.unwrap_or_else(|| node.clone());
-                    watched.mailbox.push(Event::Node { node, display_node });
+                    watched.tell(&Event::Node { node, display_node });
                 }
                 None => {
                     running = false;
@@ -80,7 +80,7 @@ impl Tracker {
             Message::Progress(progress) => {
                 watched.start(now);
                 let (value, max) = (progress.value, progress.max);
-                watched.mailbox.push(Event::Progress { node: progress.node, value, max });
+                watched.tell(&Event::Progress { node: progress.node, value, max });
             }
             Message::ProgressState(state) => {
                 watched.start(now);
@@ -90,25 +90,25 @@ impl Tracker {
                     max: progress.max,
                     finished: progress.state == "finished",
                 });
-                watched.mailbox.push(Event::Nodes(nodes.collect()));
+                watched.tell(&Event::Nodes(nodes.collect()));
             }
             Message::Executed(executed) => {
                 if let Ok(ui) = serde_json::value::to_raw_value(&executed.output)
                     && executed.output.is_object()
                 {
-                    watched.mailbox.push(Event::Output(NodeOutput::from_ui(&executed.node, &ui)));
+                    watched.tell(&Event::Output(NodeOutput::from_ui(&executed.node, &ui)));
                 }
             }
             Message::ExecutionError(error) if error.is_blocked_branch() => {
-                watched.mailbox.push(Event::BranchBlocked(error));
+                watched.tell(&Event::BranchBlocked(error));
             }
             Message::ExecutionSuccess(_) | Message::ExecutionError(_) | Message::ExecutionInterrupted(_) => {
                 watched.phase = Phase::Ending(now);
                 watched.look_at = Some(now + AFTER_END);
             }
-            Message::Preview(preview) => watched.mailbox.push(Event::Preview(preview)),
+            Message::Preview(preview) => watched.tell(&Event::Preview(preview)),
             Message::Text(text) => {
-                watched.mailbox.push(Event::Text { node: text.node_id, text: text.text });
+                watched.tell(&Event::Text { node: text.node_id, text: text.text });
             }
             Message::Status(_) | Message::FeatureFlags(_) | Message::Other { .. } => running = false,
         }

@@ -7,6 +7,7 @@ mod answers;
 mod frames;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,9 +60,17 @@ enum Phase {
     Ending(Instant),
 }
 
+/// One reader of a watched prompt.
+#[derive(Debug)]
+struct Listener {
+    mailbox: Arc<Mailbox>,
+    deadline: Option<(Instant, Duration)>,
+}
+
 #[derive(Debug)]
 struct Watched {
-    mailbox: Arc<Mailbox>,
+    /// Everybody who follows it.
+    listeners: Vec<Listener>,
     client_id: ClientId,
     phase: Phase,
     registered: Instant,
@@ -70,7 +79,6 @@ struct Watched {
     /// The connection during which it was last surely there.
     seen_on: Option<u64>,
     absent_since: Option<Instant>,
-    deadline: Option<(Instant, Duration)>,
     /// Ask again at this time.
     look_at: Option<Instant>,
     /// A question about it is under way.
@@ -133,7 +141,7 @@ impl Tracker {
         }
     }
 
-    /// Starts to follow a prompt. `known` is false when it was not submitted just now, so it must be looked for.
+    /// Starts to follow a prompt. `look` is true when it was not submitted just now, so it must be looked for.
     pub(crate) fn register(
         &mut self,
         now: Instant,
@@ -142,21 +150,29 @@ impl Tracker {
         limit: Option<Duration>,
         look: bool,
     ) {
-        let watched = Watched {
-            mailbox,
+        let listener = Listener { mailbox, deadline: limit.map(|limit| (now + limit, limit)) };
+        let watched = self.watches.entry(id).or_insert_with(|| Watched {
+            listeners: Vec::new(),
             client_id: self.client_id.clone(),
             phase: Phase::Unseen,
             registered: now,
             last_sign: now,
             seen_on: None,
             absent_since: None,
-            deadline: limit.map(|limit| (now + limit, limit)),
-            look_at: look.then_some(now),
+            look_at: None,
             asking: false,
             asked_on: self.epoch,
             deciding: None,
-        };
-        self.watches.insert(id, watched);
+        });
+        match watched.phase {
+            Phase::Unseen => {}
+            Phase::Pending => listener.mailbox.push(Event::Queued { ahead: None }),
+            Phase::Running | Phase::Ending(_) => listener.mailbox.push(Event::Started),
+        }
+        watched.listeners.push(listener);
+        if look {
+            watched.look_at = Some(now);
+        }
         self.schedule_survey(now);
     }
 
@@ -169,17 +185,19 @@ impl Tracker {
         watched.seen(watched.asked_on);
         if watched.phase == Phase::Unseen {
             watched.phase = Phase::Pending;
-            watched.mailbox.push(Event::Queued { ahead: None });
+            watched.tell(&Event::Queued { ahead: None });
         }
         if sent != got || watched.client_id != self.client_id || self.link == Link::Down {
             // Frames under the other id, or before the socket, were not ours to see.
             watched.look_at = Some(now);
         }
-        self.watches.insert(got.clone(), watched);
-    }
-
-    pub(crate) fn forget(&mut self, id: &PromptId) {
-        self.watches.remove(id);
+        match self.watches.entry(got.clone()) {
+            // Somebody followed it under the server's id already.
+            Entry::Occupied(mut known) => known.get_mut().listeners.append(&mut watched.listeners),
+            Entry::Vacant(free) => {
+                free.insert(watched);
+            }
+        }
     }
 
     pub(crate) fn client_id_changed(&mut self, client_id: ClientId) {
@@ -189,13 +207,16 @@ impl Tracker {
     /// The session ends.
     pub(crate) fn close(&mut self) {
         for (_, watched) in self.watches.drain() {
-            watched.mailbox.finish(Outcome::GaveUp(GaveUp::SessionClosed));
+            watched.finish(&Outcome::GaveUp(GaveUp::SessionClosed));
         }
     }
 
     /// What is due.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Ask> {
-        self.watches.retain(|_, watched| !watched.mailbox.is_abandoned());
+        self.watches.retain(|_, watched| {
+            watched.listeners.retain(|listener| listener.is_waiting(now));
+            !watched.listeners.is_empty()
+        });
         if self.watches.is_empty() {
             self.next_survey = None;
             self.idle_with_pending = None;
@@ -210,13 +231,12 @@ impl Tracker {
             .watches
             .iter()
             .filter_map(|(id, watched)| {
-                let outcome = match (watched.deadline, gone) {
-                    (Some((at, after)), _) if now >= at => Outcome::GaveUp(GaveUp::TimedOut { after }),
+                let outcome = match (watched.phase, gone) {
                     (_, Some(since)) => Outcome::GaveUp(GaveUp::Unreachable { for_: now - since }),
-                    _ if watched.phase == Phase::Running && now >= watched.last_sign + stalled_after => {
+                    (Phase::Running, _) if now >= watched.last_sign + stalled_after => {
                         Outcome::Lost(Lost::Stalled)
                     }
-                    _ if watched.phase == Phase::Pending && head_stalled => Outcome::Lost(Lost::Stalled),
+                    (Phase::Pending, _) if head_stalled => Outcome::Lost(Lost::Stalled),
                     _ => return None,
                 };
                 Some((id.clone(), outcome))
@@ -248,14 +268,18 @@ impl Tracker {
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let gone = self.failing_since.map(|since| since + self.options.unreachable_after);
         let survey = self.next_survey.filter(|_| !self.surveying);
-        let looks = self.watches.values().flat_map(|watched| {
-            let look = watched.look_at.filter(|_| !watched.asking && watched.deciding.is_none());
-            let stalled = Some(watched.last_sign + self.options.stalled_after)
-                .filter(|_| watched.phase == Phase::Running);
-            [look, watched.deadline.map(|(at, _)| at), stalled]
-        });
         let head = self.head.as_ref().map(|(_, sign)| *sign + self.options.stalled_after);
-        looks.chain([gone, survey, head]).flatten().min()
+        let watches = self.watches.values().flat_map(|watched| {
+            let look = watched.look_at.filter(|_| !watched.asking && watched.deciding.is_none());
+            let stalled = match watched.phase {
+                Phase::Running => Some(watched.last_sign + self.options.stalled_after),
+                Phase::Pending => head,
+                Phase::Unseen | Phase::Ending(_) => None,
+            };
+            let deadline = watched.listeners.iter().filter_map(|listener| Some(listener.deadline?.0)).min();
+            [look, deadline, stalled]
+        });
+        watches.chain([gone, survey]).flatten().min()
     }
 
     fn survey_pause(&self) -> Duration {
@@ -277,12 +301,37 @@ impl Tracker {
     }
 }
 
+impl Listener {
+    /// Whether it still wants to know; one whose time is over is told so.
+    fn is_waiting(&self, now: Instant) -> bool {
+        if let Some((at, after)) = self.deadline
+            && now >= at
+        {
+            self.mailbox.finish(Outcome::GaveUp(GaveUp::TimedOut { after }));
+            return false;
+        }
+        !self.mailbox.is_abandoned()
+    }
+}
+
 impl Watched {
+    fn tell(&self, event: &Event) {
+        for listener in &self.listeners {
+            listener.mailbox.push(event.clone());
+        }
+    }
+
+    fn finish(&self, outcome: &Outcome) {
+        for listener in &self.listeners {
+            listener.mailbox.finish(outcome.clone());
+        }
+    }
+
     fn start(&mut self, now: Instant) {
         if let Phase::Unseen | Phase::Pending = self.phase {
             self.last_sign = now;
             self.phase = Phase::Running;
-            self.mailbox.push(Event::Started);
+            self.tell(&Event::Started);
         }
     }
 

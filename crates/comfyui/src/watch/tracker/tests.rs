@@ -282,6 +282,35 @@ fn a_prompt_behind_one_that_never_ends_does_not_wait_for_ever() {
 }
 
 #[test]
+fn two_readers_of_one_prompt_both_hear_the_end_and_each_keeps_its_own_limit() {
+    let mut world = World::submitted();
+    let (second, third) = (Arc::new(Mailbox::new(8)), Arc::new(Mailbox::new(8)));
+    let soon = Duration::from_secs(1);
+    world.tracker.register(world.now, id(), Arc::clone(&second), Some(soon), true);
+    world.tracker.register(world.now, id(), Arc::clone(&third), None, true);
+    world.later(1_001);
+    let place = Whereabouts::Ended(Box::new(ended("execution_success")));
+    world.tracker.looked(world.now, &id(), place);
+    assert!(matches!(world.outcome(), Some(Outcome::Succeeded(_))));
+    world.mailbox = third;
+    assert!(matches!(world.outcome(), Some(Outcome::Succeeded(_))));
+    world.mailbox = second;
+    assert!(matches!(world.outcome(), Some(Outcome::GaveUp(GaveUp::TimedOut { after })) if after == soon));
+}
+
+#[test]
+fn a_stalled_stranger_does_not_make_the_loop_spin() {
+    let mut world = World::submitted();
+    world.survey(&["stranger"], &[]);
+    for _ in 0..40 {
+        world.later(60_000);
+        world.survey(&["stranger"], &[]);
+        world.tracker.failed(world.now, Some(&id()));
+        assert!(world.tracker.next_due().is_some_and(|at| at > world.now), "due in the past");
+    }
+}
+
+#[test]
 fn files_of_cached_nodes_are_looked_for_before_success_is_told() {
     let mut world = World::new();
     world.tracker.options.check_cached_files = true;

@@ -14,6 +14,7 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::lenient;
+use crate::tls;
 use crate::version::Capabilities;
 
 /// Body excerpts in errors are cut to this many bytes: enough to read, not enough to flood a log.
@@ -40,6 +41,7 @@ pub struct ClientBuilder {
     retries: usize,
     headers: HeaderMap,
     bad_header: Option<String>,
+    trusted: Vec<u8>,
 }
 
 impl ClientBuilder {
@@ -84,10 +86,18 @@ impl ClientBuilder {
         self.header("authorization", &value)
     }
 
+    /// Trusts the certificates of this PEM text, beside those that the machine trusts: for a proxy with its own authority.
+    #[must_use]
+    pub fn trust(mut self, pem: &[u8]) -> Self {
+        self.trusted.extend_from_slice(pem);
+        self.trusted.push(b'\n');
+        self
+    }
+
     /// The client. Opens no connection yet.
     ///
     /// # Errors
-    /// [`Error::InvalidUrl`] when the address is not http or https, or a header cannot be sent.
+    /// [`Error::InvalidUrl`] when the address is not http or https, a header cannot be sent, or a certificate not read.
     pub fn build(self) -> Result<Client> {
         let invalid = |reason: String| Error::InvalidUrl { url: self.url.clone(), reason };
         if let Some(name) = &self.bad_header {
@@ -104,26 +114,28 @@ impl ClientBuilder {
         }
         base.set_query(None);
         base.set_fragment(None);
-        let http = reqwest::Client::builder()
-            .connect_timeout(self.connect_timeout)
-            .default_headers(self.headers.clone())
-            // A download may take hours, but it may not stand still.
-            .read_timeout(self.timeout)
-            .user_agent(concat!("comfyui-rs/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| invalid(error.to_string()))?;
-        let upload = reqwest::Client::builder()
-            .connect_timeout(self.connect_timeout)
-            .default_headers(self.headers.clone())
-            .user_agent(concat!("comfyui-rs/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| invalid(error.to_string()))?;
+        let extra = match self.trusted.as_slice() {
+            [] => Vec::new(),
+            pem => tls::certificates(pem).map_err(&invalid)?,
+        };
+        let tls = tls::config(extra, base.scheme() == "https").map_err(|error| invalid(error.to_string()))?;
+        let common = || {
+            reqwest::Client::builder()
+                .tls_backend_preconfigured(rustls::ClientConfig::clone(&tls))
+                .connect_timeout(self.connect_timeout)
+                .default_headers(self.headers.clone())
+                .user_agent(concat!("comfyui-rs/", env!("CARGO_PKG_VERSION")))
+        };
+        // A download may take hours, but it may not stand still.
+        let http = common().read_timeout(self.timeout).build().map_err(|error| invalid(error.to_string()))?;
+        let upload = common().build().map_err(|error| invalid(error.to_string()))?;
         Ok(Client {
             inner: Arc::new(Inner {
                 shown_url: base.as_str().trim_end_matches('/').to_owned(),
                 base,
                 http,
                 upload,
+                tls,
                 headers: self.headers,
                 timeout: self.timeout,
                 capabilities: Mutex::new(None),
@@ -139,6 +151,7 @@ struct Inner {
     http: reqwest::Client,
     /// Without the read timeout, which in reqwest also runs while a body is being sent.
     upload: reqwest::Client,
+    tls: Arc<rustls::ClientConfig>,
     headers: HeaderMap,
     timeout: Duration,
     capabilities: Mutex<Option<Capabilities>>,
@@ -188,6 +201,7 @@ impl Client {
             retries: 3,
             headers: HeaderMap::new(),
             bad_header: None,
+            trusted: Vec::new(),
         }
     }
 
@@ -204,6 +218,10 @@ impl Client {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.inner.timeout
+    }
+
+    pub(crate) fn tls(&self) -> Arc<rustls::ClientConfig> {
+        Arc::clone(&self.inner.tls)
     }
 
     pub(crate) fn headers(&self) -> &HeaderMap {

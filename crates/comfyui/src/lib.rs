@@ -18,6 +18,7 @@ pub mod object_info;
 pub mod outputs;
 mod prompt;
 mod queue;
+mod tls;
 mod userdata;
 mod version;
 mod watch;

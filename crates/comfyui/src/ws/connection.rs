@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Message as Frame, Utf8Bytes};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_tungstenite::{Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
@@ -114,8 +114,10 @@ impl Connection {
         let config = WebSocketConfig::default()
             .max_message_size(Some(LARGEST_FRAME))
             .max_frame_size(Some(LARGEST_FRAME));
-        let (mut socket, _) =
-            tokio_tungstenite::connect_async_with_config(request, Some(config), true).await?;
+        let (mut socket, _) = {
+            let tls = Connector::Rustls(self.client.tls());
+            connect_async_tls_with_config(request, Some(config), true, Some(tls)).await?
+        };
         socket.send(Frame::Text(Utf8Bytes::from_static(HELLO))).await?;
         Ok(socket)
     }

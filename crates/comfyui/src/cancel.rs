@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::client::Client;
-use crate::error::{Error, Result};
+use crate::error::{Error, Repeat, Result};
 use crate::history::HistoryEntry;
 use crate::ids::PromptId;
 use crate::queue::Whereabouts;
@@ -42,8 +42,15 @@ pub enum Cancelled {
     Ended(Box<HistoryEntry>),
     /// The server does not know it.
     NotFound,
-    /// It is still running: a node does not look at the flag, or this version cannot stop it without hitting others.
+    /// It was still there when the time was over: a node does not look at the flag, the server does not answer, or this version cannot stop it without hitting others.
     StillRunning,
+}
+
+/// Where a prompt was seen while it was being stopped.
+#[derive(Default)]
+struct Seen {
+    pending: bool,
+    running: bool,
 }
 
 impl Client {
@@ -60,7 +67,10 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn interrupt_with(&self, id: &PromptId, old: OldInterrupt) -> Result<Interrupt> {
-        if !self.capabilities().await?.interrupt_by_id {
+        // Asked anew: another version behind the same address would take the id for nothing and stop whatever runs.
+        self.forget_capabilities();
+        let by_id = self.capabilities().await?.interrupt_by_id;
+        if !by_id {
             if old == OldInterrupt::Never {
                 return Ok(Interrupt::WouldHitOthers);
             }
@@ -74,7 +84,7 @@ impl Client {
         }
         // The flag concerns one id, so saying it twice is harmless; on old versions a repeat could hit the next prompt.
         let call = self.post(&["interrupt"]).json(&json!({ "prompt_id": id }))?;
-        let call = if self.capabilities().await?.interrupt_by_id { call.repeatable() } else { call };
+        let call = if by_id { call.repeatable() } else { call };
         call.done().await?;
         Ok(Interrupt::Sent)
     }
@@ -111,42 +121,49 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn cancel_with(&self, id: &PromptId, bound: Duration, old: OldInterrupt) -> Result<Cancelled> {
-        let deadline = Instant::now() + bound;
-        let mut seen_pending = false;
-        let mut seen_running = false;
+        // Within the bound this loop is the only one that repeats.
+        let stopping = self.without_retries();
+        let deadline = Instant::now() + bound.min(Duration::from_secs(365 * 24 * 3600));
+        let mut seen = Seen::default();
         let mut wait = Duration::from_millis(20);
+        let mut trouble = None;
         loop {
-            match self.find(id).await? {
-                Whereabouts::Ended(entry) => return Ok(Cancelled::Ended(entry)),
-                Whereabouts::Pending => {
-                    seen_pending = true;
-                    if !self.cancel_job(id).await? {
-                        self.delete_pending(std::slice::from_ref(id)).await?;
-                    }
-                }
-                Whereabouts::Running => {
-                    seen_running = true;
-                    if !self.cancel_job(id).await?
-                        && self.interrupt_with(id, old).await? == Interrupt::WouldHitOthers
-                        && old == OldInterrupt::Never
-                    {
-                        return Ok(Cancelled::StillRunning);
-                    }
-                }
-                Whereabouts::Absent if seen_running => {
-                    // It ended and its entry was deleted by somebody else.
-                    return Ok(Cancelled::NotFound);
-                }
-                Whereabouts::Absent => {
-                    return Ok(if seen_pending { Cancelled::Removed } else { Cancelled::NotFound });
-                }
+            match tokio::time::timeout_at(deadline, stopping.stop_step(id, old, &mut seen)).await {
+                Ok(Ok(Some(how))) => return Ok(how),
+                Ok(Ok(None)) => trouble = None,
+                Ok(Err(error)) if error.repeat() == Repeat::Useless => return Err(error),
+                Ok(Err(error)) => trouble = Some(error),
+                Err(_) => return trouble.map_or(Ok(Cancelled::StillRunning), Err),
             }
-            if Instant::now() >= deadline {
-                return Ok(Cancelled::StillRunning);
-            }
-            tokio::time::sleep(wait.min(deadline - Instant::now())).await;
+            tokio::time::sleep_until(deadline.min(Instant::now() + wait)).await;
             wait = (wait * 2).min(Duration::from_millis(500));
         }
+    }
+
+    /// Looks where it is and does what stops it there; `None` when it is still there.
+    async fn stop_step(&self, id: &PromptId, old: OldInterrupt, seen: &mut Seen) -> Result<Option<Cancelled>> {
+        match self.find(id).await? {
+            Whereabouts::Ended(entry) => return Ok(Some(Cancelled::Ended(entry))),
+            Whereabouts::Pending => {
+                seen.pending = true;
+                if !self.cancel_job(id).await? {
+                    self.delete_pending(std::slice::from_ref(id)).await?;
+                }
+            }
+            Whereabouts::Running => {
+                seen.running = true;
+                if !self.cancel_job(id).await?
+                    && self.interrupt_with(id, old).await? == Interrupt::WouldHitOthers
+                    && old == OldInterrupt::Never
+                {
+                    return Ok(Some(Cancelled::StillRunning));
+                }
+            }
+            // One that ran, and whose entry was deleted by somebody else, was not removed by us.
+            Whereabouts::Absent if seen.pending && !seen.running => return Ok(Some(Cancelled::Removed)),
+            Whereabouts::Absent => return Ok(Some(Cancelled::NotFound)),
+        }
+        Ok(None)
     }
 
     /// The atomic way of versions after 0.7.0. `false` when this one does not have it.

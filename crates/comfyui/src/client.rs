@@ -1,12 +1,13 @@
 //! The handle to one ComfyUI, and the plumbing all routes share.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
+use reqwest::redirect::Policy;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
@@ -112,6 +113,12 @@ impl ClientBuilder {
         if base.host_str().is_none() {
             return Err(invalid("no host".into()));
         }
+        if !base.username().is_empty() || base.password().is_some() {
+            return Err(Error::InvalidUrl {
+                url: base.host_str().unwrap_or_default().to_owned(),
+                reason: "credentials in the address would end up in logs: send them as a header".into(),
+            });
+        }
         base.set_query(None);
         base.set_fragment(None);
         let extra = match self.trusted.as_slice() {
@@ -123,6 +130,7 @@ impl ClientBuilder {
             reqwest::Client::builder()
                 .tls_backend_preconfigured(rustls::ClientConfig::clone(&tls))
                 .connect_timeout(self.connect_timeout)
+                .redirect(same_host_only())
                 .default_headers(self.headers.clone())
                 .user_agent(concat!("comfyui-rs/", env!("CARGO_PKG_VERSION")))
         };
@@ -138,7 +146,8 @@ impl ClientBuilder {
                 tls,
                 headers: self.headers,
                 timeout: self.timeout,
-                capabilities: Mutex::new(None),
+                known: StdMutex::default(),
+                detecting: Mutex::default(),
             }),
             retries: self.retries,
         })
@@ -154,7 +163,17 @@ struct Inner {
     tls: Arc<rustls::ClientConfig>,
     headers: HeaderMap,
     timeout: Duration,
-    capabilities: Mutex<Option<Capabilities>>,
+    known: StdMutex<Known>,
+    /// Held while the server is asked what it can do.
+    detecting: Mutex<()>,
+}
+
+/// What is remembered about the server.
+#[derive(Default)]
+struct Known {
+    capabilities: Option<Capabilities>,
+    /// Counts how often it was forgotten.
+    generation: u64,
 }
 
 /// One ComfyUI, over HTTP. Cheap to clone; clones share connections.
@@ -242,11 +261,18 @@ impl Client {
     /// # Errors
     /// When `/system_stats` cannot be had.
     pub async fn capabilities(&self) -> Result<Capabilities> {
-        // Held across await on purpose: it is an async mutex, and it makes concurrent callers share one detection.
-        let mut known = self.inner.capabilities.lock().await;
-        if let Some(capabilities) = *known {
+        if let Some(capabilities) = self.known().capabilities {
             return Ok(capabilities);
         }
+        // Concurrent callers share one detection.
+        let _turn = self.inner.detecting.lock().await;
+        let generation = {
+            let known = self.known();
+            if let Some(capabilities) = known.capabilities {
+                return Ok(capabilities);
+            }
+            known.generation
+        };
         let stats = self.system_stats().await?;
         let version = stats.system.comfyui_version.as_deref().and_then(|text| text.parse().ok());
         let features = self.features().await?;
@@ -254,13 +280,23 @@ impl Client {
         let max_upload = features.as_ref().and_then(|features| features.max_upload_size);
         let capabilities = Capabilities::derive(version, features.is_some(), has_jobs, max_upload);
         tracing::debug!(url = self.url(), ?capabilities, "capabilities found out");
-        *known = Some(capabilities);
+        let mut known = self.known();
+        // What was found out before it was forgotten may be another server's.
+        if known.generation == generation {
+            known.capabilities = Some(capabilities);
+        }
         Ok(capabilities)
     }
 
     /// Forgets what was found out, because another process may answer now. A [`crate::Session`] does it after each reconnect.
-    pub async fn forget_capabilities(&self) {
-        *self.inner.capabilities.lock().await = None;
+    pub fn forget_capabilities(&self) {
+        let mut known = self.known();
+        known.capabilities = None;
+        known.generation += 1;
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.inner.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn get(&self, segments: &[&str]) -> Call {
@@ -458,6 +494,17 @@ impl Call {
     pub(crate) async fn stream(&self) -> Result<reqwest::Response> {
         self.retried(|| self.checked(false)).await
     }
+}
+
+/// Headers that the caller set for this server are nobody else's business.
+fn same_host_only() -> Policy {
+    Policy::custom(|attempt| {
+        let same = attempt.previous().first().is_some_and(|first| {
+            first.host() == attempt.url().host()
+                && first.port_or_known_default() == attempt.url().port_or_known_default()
+        });
+        if same && attempt.previous().len() <= 5 { attempt.follow() } else { attempt.stop() }
+    })
 }
 
 /// The first part of a text, cut at a character boundary.

@@ -44,7 +44,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
-    /// The server did not answer, or the prompt did not end, in time.
+    /// The server did not answer in time.
     #[error("{what} took longer than {after:?}")]
     TimedOut {
         /// What was waited for.
@@ -151,10 +151,10 @@ pub enum Error {
         detail: String,
     },
 
-    /// Reading the data to upload failed.
-    #[error("cannot read {what}")]
+    /// The caller's side of a transfer failed: what is uploaded could not be read, or what is downloaded not written.
+    #[error("cannot read or write {what}")]
     Input {
-        /// What was read.
+        /// What was read or written.
         what: String,
         /// The cause.
         #[source]
@@ -208,6 +208,11 @@ impl Error {
     /// True when the server did not answer, so its state is unknown.
     #[must_use]
     pub fn is_connection(&self) -> bool {
-        matches!(self, Error::Unreachable { .. } | Error::TimedOut { .. })
+        matches!(
+            self,
+            Error::Unreachable { .. }
+                | Error::TimedOut { .. }
+                | Error::GaveUp { why: GaveUp::Unreachable { .. }, .. }
+        )
     }
 }

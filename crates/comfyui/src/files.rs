@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -232,21 +232,52 @@ impl Upload {
     }
 }
 
-/// Pings a watchdog with every chunk the transport takes, so that a transfer may be long but not stand still.
+/// Pieces in which an upload goes out, so that a slow but steady link shows signs of life.
+const PIECE: usize = 64 * 1024;
+
+/// Pings a watchdog with every piece the transport takes, so that a transfer may be long but not stand still, and
+/// remembers when it was the source that failed.
 struct Watched {
     body: Bytestream,
+    piece: Bytes,
+    /// Bytes that are still to come, when that is known.
+    missing: Option<u64>,
     alive: Arc<Notify>,
+    failure: Arc<Mutex<Option<std::io::Error>>>,
+}
+
+impl Watched {
+    fn fail(&self, error: std::io::Error) -> Poll<Option<std::io::Result<Bytes>>> {
+        let shown = std::io::Error::new(error.kind(), error.to_string());
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        Poll::Ready(Some(Err(shown)))
+    }
 }
 
 impl Stream for Watched {
     type Item = std::io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = self.body.as_mut().poll_next(context);
-        if next.is_ready() {
-            self.alive.notify_one();
+        if self.piece.is_empty() {
+            match self.body.as_mut().poll_next(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(bytes))) => self.piece = bytes,
+                Poll::Ready(Some(Err(error))) => return self.fail(error),
+                Poll::Ready(None) if self.missing.is_some_and(|missing| missing > 0) => {
+                    self.missing = None;
+                    return self.fail(std::io::Error::new(
+                        std::io::ErrorKind::UnexpectedEof,
+                        "the source is shorter than it was said to be",
+                    ));
+                }
+                Poll::Ready(None) => return Poll::Ready(None),
+            }
         }
-        next
+        self.alive.notify_one();
+        let size = self.piece.len().min(PIECE);
+        let piece = self.piece.split_to(size);
+        self.missing = self.missing.map(|missing| missing.saturating_sub(size as u64));
+        Poll::Ready(Some(Ok(piece)))
     }
 }
 
@@ -364,7 +395,14 @@ impl Client {
         }
         let call = self.post(route);
         let alive = Arc::new(Notify::new());
-        let body = reqwest::Body::wrap_stream(Watched { body: upload.body, alive: Arc::clone(&alive) });
+        let failure = Arc::new(Mutex::new(None));
+        let body = reqwest::Body::wrap_stream(Watched {
+            body: upload.body,
+            piece: Bytes::new(),
+            missing: upload.len,
+            alive: Arc::clone(&alive),
+            failure: Arc::clone(&failure),
+        });
         let part = match upload.len {
             Some(len) => reqwest::multipart::Part::stream_with_length(body, len),
             None => reqwest::multipart::Part::stream(body),
@@ -383,9 +421,17 @@ impl Client {
         let name = upload.name.replace(['"', '\r', '\n'], "_");
         form = form.part("image", part.file_name(name));
         let sending = self.upload_client().post(self.endpoint(route)).multipart(form).send();
-        let response = self.while_alive(sending, &alive, &call).await?;
+        let response = self.while_alive(sending, &alive, &call).await.map_err(|error| {
+            match failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                Some(source) => Error::Input { what: format!("upload {:?}", upload.name), source },
+                None => error,
+            }
+        })?;
         let status = response.status();
-        let bytes = response.bytes().await.map_err(|error| call.transport(error))?;
+        let bytes = match tokio::time::timeout(self.timeout(), response.bytes()).await {
+            Ok(bytes) => bytes.map_err(|error| call.transport(error))?,
+            Err(_) => return Err(Error::TimedOut { what: call.name(), after: self.timeout() }),
+        };
         if !status.is_success() {
             let text = String::from_utf8_lossy(&bytes);
             let body = (!text.is_empty()).then(|| excerpt(&text));

@@ -134,6 +134,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn clear_history(&self) -> Result<()> {
-        self.post(&["history"]).json(&json!({ "clear": true }))?.repeatable().done().await
+        // Not repeated: a second try would also delete what came in between.
+        self.post(&["history"]).json(&json!({ "clear": true }))?.done().await
     }
 }

@@ -147,8 +147,12 @@ impl Client {
         let call = self.get(&["api", "jobs", id.as_str()]).repeatable();
         match call.read().await {
             Ok(job) => Ok(Some(job)),
-            // "Job not found" comes as JSON; the 404 of a route that does not exist has no body.
-            Err(Error::Status { status: http::StatusCode::NOT_FOUND, body: Some(_), .. }) => Ok(None),
+            // Only these words mean that the server does not know it; a proxy or an old server says 404 in others.
+            Err(Error::Status { status: http::StatusCode::NOT_FOUND, body: Some(body), .. })
+                if body.contains("\"error\"") && body.contains("Job not found") =>
+            {
+                Ok(None)
+            }
             Err(Error::Status { status: http::StatusCode::NOT_FOUND, .. }) => {
                 Err(Error::Unsupported { what: "/api/jobs", version: None })
             }

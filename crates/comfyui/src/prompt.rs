@@ -312,7 +312,8 @@ impl Client {
                         tokio::time::sleep(pause(tries)).await;
                         continue;
                     }
-                    Error::Unreachable { sent: true, .. } | Error::TimedOut { .. } => error,
+                    // Also a 200 whose body cannot be read.
+                    Error::Unreachable { sent: true, .. } | Error::TimedOut { .. } | Error::Protocol { .. } => error,
                     Error::Status { status, .. } if status.is_server_error() => error,
                     error => return Err(error),
                 },
@@ -331,6 +332,8 @@ impl Client {
                         found_after_doubt: true,
                     });
                 }
+                // It may still be on its way through a slow server or proxy: another one would be a second render.
+                Ok(None) if may_still_arrive(&doubt) => return Err(uncertain(doubt)),
                 // A 500 that left nothing behind is the server's way to refuse a malformed request.
                 Ok(None) if tries >= 3 => return Err(doubt),
                 Ok(None) => tokio::time::sleep(pause(tries)).await,
@@ -386,6 +389,15 @@ impl Client {
             }
         }
         Ok(None)
+    }
+}
+
+/// Whether a request without an answer can take effect later. A broken connection or ComfyUI's own 500 cannot.
+fn may_still_arrive(doubt: &Error) -> bool {
+    match doubt {
+        Error::TimedOut { .. } | Error::Protocol { .. } => true,
+        Error::Status { status, .. } => *status != StatusCode::INTERNAL_SERVER_ERROR,
+        _ => false,
     }
 }
 

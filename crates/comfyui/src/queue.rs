@@ -145,7 +145,8 @@ impl Client {
                 Ok(Some(job)) => match job.status {
                     JobStatus::Pending => return Ok(Whereabouts::Pending),
                     JobStatus::Running => return Ok(Whereabouts::Running),
-                    _ => {
+                    JobStatus::Unknown => {}
+                    JobStatus::Completed | JobStatus::Failed | JobStatus::Cancelled => {
                         if let Some(entry) = self.history(id).await? {
                             return Ok(Whereabouts::Ended(Box::new(entry)));
                         }
@@ -182,7 +183,13 @@ impl Client {
         if let Some(item) = queue.running.iter().chain(&queue.pending).find(|item| marked(item)) {
             return Ok(Some(item.prompt_id.clone()));
         }
-        let history = self.history_page(None, None).await?;
-        Ok(history.into_iter().find(|(_, entry)| marked(&entry.prompt)).map(|(id, _)| id))
+        // It is probably a new one; the whole history can be large.
+        for newest in [Some(64), None] {
+            let history = self.history_page(newest, None).await?;
+            if let Some((id, _)) = history.into_iter().find(|(_, entry)| marked(&entry.prompt)) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
     }
 }

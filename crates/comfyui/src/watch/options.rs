@@ -10,13 +10,14 @@ use crate::ids::ClientId;
 ///
 /// | when | bound |
 /// |---|---|
-/// | the socket works | milliseconds |
+/// | the socket works, and the prompt was submitted through this session | milliseconds |
+/// | the prompt is somebody else's | `survey_blind` + one request |
 /// | the socket is dropped or refused | `survey_blind` + one request |
 /// | the socket is mute, or TCP is half open | `survey` + one request |
 /// | the prompt was deleted, or the server restarted | `survey` + 1 s, once the server answers |
 /// | the server's worker thread is dead | `survey` + `worker_dead_after` + 1 s |
 /// | a node is stuck, or the worker died in it | `stalled_after` + `survey` |
-/// | the server does not answer at all | `unreachable_after` + `look_timeout` |
+/// | the server does not answer at all | `survey` + `look_timeout` + `unreachable_after` |
 /// | the prompt runs longer than its own limit | that limit, see [`crate::Session::watch_for`] |
 ///
 /// ```

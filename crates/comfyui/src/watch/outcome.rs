@@ -229,9 +229,6 @@ impl Outcome {
             Outcome::Interrupted(at) => Error::Interrupted(at),
             Outcome::Deleted => Error::Deleted { prompt_id },
             Outcome::Lost(lost) => Error::Lost { prompt_id, lost },
-            Outcome::GaveUp(GaveUp::TimedOut { after }) => {
-                Error::TimedOut { what: format!("prompt {prompt_id}"), after }
-            }
             Outcome::GaveUp(why) => Error::GaveUp { prompt_id, why },
         })
     }

@@ -30,7 +30,8 @@ pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: V
         }
     }
     match ask.clone() {
-        Ask::Survey | Ask::FreshClientId => Answer::Survey(within(limit, &ask, survey(&client)).await),
+        // The latter two are not questions; the service deals with them.
+        Ask::Survey | Ask::FreshClientId | Ask::Ping => Answer::Survey(within(limit, &ask, survey(&client)).await),
         Ask::History(id) => {
             let entry = within(limit, &ask, client.history(&id)).await;
             Answer::History(id, entry)
@@ -44,9 +45,7 @@ pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: V
             Answer::SameServer(id, oldest)
         }
         Ask::Files(id) => {
-            let missing = within(limit, &ask, missing_files(&client, files)).await;
-            // Not being able to look is not the same as missing.
-            Answer::Files(id, missing.unwrap_or_default())
+            Answer::Files(id, missing_files(&client, files, limit).await)
         }
     }
 }
@@ -61,6 +60,7 @@ async fn survey(client: &Client) -> Result<Snapshot> {
                 let mut snapshot = Snapshot::default();
                 let mut pending = Vec::new();
                 for job in page.jobs {
+                    snapshot.clock_ms = snapshot.clock_ms.max(job.create_time.unwrap_or_default() as u64);
                     match job.status {
                         JobStatus::Running => snapshot.running.push(job.id),
                         _ => pending.push((job.priority.unwrap_or(f64::NAN), job.id)),
@@ -77,6 +77,7 @@ async fn survey(client: &Client) -> Result<Snapshot> {
     }
     let queue = client.queue().await?;
     Ok(Snapshot {
+        clock_ms: 0,
         pending: queue.in_order().into_iter().map(|item| item.prompt_id.clone()).collect(),
         running: queue.running.into_iter().map(|item| item.prompt_id).collect(),
     })
@@ -84,19 +85,31 @@ async fn survey(client: &Client) -> Result<Snapshot> {
 
 /// When the oldest entry of the history began to run, by the server's clock.
 async fn oldest_memory(client: &Client) -> Result<Option<u64>> {
-    let page = client.history_page(Some(1), Some(0)).await?;
+    // Where `offset` is ignored, only the whole history shows its oldest entry.
+    let first = client.capabilities().await?.history_offset;
+    let page = if first {
+        client.history_page(Some(1), Some(0)).await?
+    } else {
+        client.history_page(None, None).await?
+    };
     Ok(page.values().find_map(|entry| {
         let messages = &entry.status.as_ref()?.messages;
         messages.iter().find_map(crate::ws::Message::timestamp)
     }))
 }
 
-async fn missing_files(client: &Client, files: Vec<OutputFile>) -> Result<Vec<OutputFile>> {
+/// Those that are surely not there. Not being able to look is not the same as missing.
+async fn missing_files(client: &Client, files: Vec<OutputFile>, limit: Duration) -> Vec<OutputFile> {
+    let deadline = tokio::time::Instant::now() + limit;
     let mut missing = Vec::new();
     for file in files {
-        if !client.file_exists(&FileRef::from(&file)).await? {
-            missing.push(file);
+        let reference = FileRef::from(&file);
+        match tokio::time::timeout_at(deadline, client.file_exists(&reference)).await {
+            Ok(Ok(false)) => missing.push(file),
+            Ok(Ok(true)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, file = file.filename, "could not look for a cached file"),
+            Err(_) => break,
         }
     }
-    Ok(missing)
+    missing
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch as cell};
+use tokio::sync::{Notify, mpsc, oneshot, watch as cell};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::client::Client;
+use crate::error::Error;
 use crate::ids::{ClientId, PromptId};
 use crate::watch::SessionOptions;
 use crate::watch::mailbox::Mailbox;
@@ -26,7 +27,8 @@ pub(crate) enum Command {
         id: PromptId,
         mailbox: Arc<Mailbox>,
         limit: Option<Duration>,
-        look: bool,
+        /// The client id it is about to be submitted under; `None` when it is there already.
+        owner: Option<ClientId>,
         done: oneshot::Sender<()>,
     },
     Accepted {
@@ -55,6 +57,7 @@ pub(crate) struct Service {
     up: cell::Sender<bool>,
     waiting: Vec<Ask>,
     questions: JoinSet<Answer>,
+    ping: Arc<Notify>,
     ungreeted: u32,
     was_down: bool,
     tasks: TaskTracker,
@@ -87,6 +90,7 @@ impl Service {
             up,
             waiting: Vec::new(),
             questions: JoinSet::new(),
+            ping: Arc::new(Notify::new()),
             ungreeted: 0,
             was_down: false,
             tasks,
@@ -144,6 +148,7 @@ impl Service {
             client_id: self.client_id.borrow().clone(),
             timing: self.timing,
             events: sender,
+            ping: Arc::clone(&self.ping),
             stop: stop.clone(),
         };
         self.tasks.spawn(connection.run());
@@ -153,8 +158,8 @@ impl Service {
     fn command(&mut self, command: Command) {
         let now = Instant::now();
         match command {
-            Command::Watch { id, mailbox, limit, look, done } => {
-                self.tracker.register(now, id, mailbox, limit, look);
+            Command::Watch { id, mailbox, limit, owner, done } => {
+                self.tracker.register(now, id, mailbox, limit, owner);
                 let _ = done.send(());
             }
             Command::Accepted { sent, got } => self.tracker.accepted(now, &sent, &got),
@@ -169,7 +174,7 @@ impl Service {
                 self.ungreeted = 0;
                 if std::mem::take(&mut self.was_down) {
                     // Another version may answer at this address now.
-                    self.client.forget_capabilities().await;
+                    self.client.forget_capabilities();
                 }
                 self.up.send_replace(true);
                 self.tracker.link_up(now);
@@ -188,6 +193,7 @@ impl Service {
                 }
                 return Some(self.connect());
             }
+            ConnectionEvent::Pong => self.tracker.heard(now),
             ConnectionEvent::Message(message) => {
                 let asks = self.tracker.message(now, message);
                 self.ask(asks);
@@ -211,12 +217,17 @@ impl Service {
         let asked = self.waiting.len() < before;
         if asked {
             self.rotate_client_id();
+            self.up.send_replace(false);
             self.tracker.link_down(Instant::now());
         }
         asked
     }
 
-    fn ask(&mut self, asks: Vec<Ask>) {
+    fn ask(&mut self, mut asks: Vec<Ask>) {
+        if asks.contains(&Ask::Ping) {
+            self.ping.notify_one();
+            asks.retain(|ask| *ask != Ask::Ping);
+        }
         self.waiting.extend(asks);
         while self.questions.len() < QUESTIONS {
             let Some(next) = self.waiting.iter().position(|ask| *ask != Ask::FreshClientId) else {
@@ -246,6 +257,11 @@ impl Service {
             }
             Answer::Files(id, missing) => {
                 self.tracker.files_missing(&id, missing);
+                Vec::new()
+            }
+            // It answers, but cannot list its history: a process that was just started could.
+            Answer::SameServer(id, Err(Error::Status { .. } | Error::Protocol { .. })) => {
+                self.tracker.remembers(&id, Some(0));
                 Vec::new()
             }
             Answer::Survey(Err(error)) => {

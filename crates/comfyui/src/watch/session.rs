@@ -125,7 +125,7 @@ impl Session {
         if self.stop.is_cancelled() {
             return Err(Error::GaveUp { prompt_id: sent, why: GaveUp::SessionClosed });
         }
-        let mut watch = self.register(sent.clone(), limit, false).await;
+        let mut watch = self.register(sent.clone(), limit, request.owner().cloned()).await;
         // When it fails, the watch is dropped here, and with it the wish to follow it.
         let accepted = self.client.submit(&request).await?;
         let got = accepted.prompt_id.clone();
@@ -142,13 +142,13 @@ impl Session {
 
     /// As [`Session::watch`]; gives up after `limit`.
     pub async fn watch_for(&self, id: &PromptId, limit: Option<Duration>) -> Watch {
-        self.register(id.clone(), limit, true).await
+        self.register(id.clone(), limit, None).await
     }
 
-    async fn register(&self, id: PromptId, limit: Option<Duration>, look: bool) -> Watch {
+    async fn register(&self, id: PromptId, limit: Option<Duration>, owner: Option<ClientId>) -> Watch {
         let mailbox = Arc::new(Mailbox::new(self.buffer));
         let (done, registered) = oneshot::channel();
-        self.send(Command::Watch { id: id.clone(), mailbox: Arc::clone(&mailbox), limit, look, done }).await;
+        self.send(Command::Watch { id: id.clone(), mailbox: Arc::clone(&mailbox), limit, owner, done }).await;
         if registered.await.is_err() {
             mailbox.finish(Outcome::GaveUp(GaveUp::SessionClosed));
         }

@@ -4,11 +4,12 @@
 //! stalls the delivery to *all* clients of that server. It pings, notices a peer that went silent, and reconnects with
 //! growing pauses under the same client id; the rule for when to change the id is the session's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -27,6 +28,8 @@ const LARGEST_FRAME: usize = 256 << 20;
 
 /// Asks for previews that say which node they belong to.
 const HELLO: &str = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
+
+const NOBODY: &str = "nobody listens";
 
 /// How patient a connection is.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +55,8 @@ pub(crate) enum ConnectionEvent {
     Ungreeted,
     /// The socket is gone; another is being opened.
     Down,
+    /// The server answered a ping.
+    Pong,
     /// A message.
     Message(Message),
 }
@@ -62,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) client_id: ClientId,
     pub(crate) timing: Timing,
     pub(crate) events: mpsc::Sender<ConnectionEvent>,
+    /// Asks for a ping now.
+    pub(crate) ping: Arc<Notify>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -81,8 +88,10 @@ impl Connection {
             let connected = tokio::time::timeout(self.timing.greeting, self.open()).await;
             let reason = match connected {
                 Ok(Ok(socket)) => {
-                    let (reason, greeted) = self.serve(socket).await;
-                    if greeted {
+                    let opened = Instant::now();
+                    let reason = self.serve(socket).await;
+                    // A server that greets and drops at once must not be stormed.
+                    if opened.elapsed() >= self.timing.longest_backoff {
                         failures = 0;
                     }
                     reason
@@ -122,30 +131,38 @@ impl Connection {
         Ok(socket)
     }
 
-    /// Reads one socket to its end; returns why it ended and whether the server ever greeted.
-    async fn serve(&self, socket: Socket) -> (String, bool) {
+    /// Reads one socket to its end; returns why it ended.
+    async fn serve(&self, socket: Socket) -> String {
         let (mut sink, mut stream) = socket.split();
         let mut greeted = false;
         let mut complained = false;
         let opened = Instant::now();
         let mut heard = opened;
-        let mut ping = tokio::time::interval(self.timing.ping.min(self.timing.greeting));
+        let mut ping = tokio::time::interval(
+            self.timing.ping.min(self.timing.greeting).max(Duration::from_millis(1)),
+        );
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_ping = opened;
+        let mut ping_now = false;
         loop {
             let frame = tokio::select! {
                 frame = stream.next() => frame,
+                () = self.ping.notified() => {
+                    ping_now = true;
+                    ping.reset_immediately();
+                    continue;
+                }
                 _ = ping.tick() => {
                     if heard.elapsed() >= self.timing.silence {
-                        return (format!("nothing was heard for {:?}", self.timing.silence), greeted);
+                        return format!("nothing was heard for {:?}", self.timing.silence);
                     }
                     if !greeted && !complained && opened.elapsed() >= self.timing.greeting {
                         complained = true;
                         if self.events.send(ConnectionEvent::Ungreeted).await.is_err() {
-                            return ("nobody listens".into(), greeted);
+                            return NOBODY.into();
                         }
                     }
-                    if last_ping.elapsed() >= self.timing.ping {
+                    if std::mem::take(&mut ping_now) || last_ping.elapsed() >= self.timing.ping {
                         last_ping = Instant::now();
                         // A peer that does not take a ping within the silence limit is as good as gone.
                         let sent = tokio::time::timeout(
@@ -153,7 +170,7 @@ impl Connection {
                             sink.send(Frame::Ping(bytes::Bytes::new())),
                         );
                         if !matches!(sent.await, Ok(Ok(()))) {
-                            return ("ping could not be sent".into(), greeted);
+                            return "ping could not be sent".into();
                         }
                     }
                     continue;
@@ -164,25 +181,28 @@ impl Connection {
                 Some(Ok(Frame::Text(text))) => decode_text(&text),
                 Some(Ok(Frame::Binary(bytes))) => decode_binary(bytes),
                 Some(Ok(Frame::Close(close))) => {
-                    return (
-                        close.map_or("closed by the server".into(), |c| format!("closed: {c}")),
-                        greeted,
-                    );
+                    return close.map_or("closed by the server".into(), |close| format!("closed: {close}"));
                 }
-                Some(Ok(Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_))) => continue,
-                Some(Err(error)) => return (error.to_string(), greeted),
-                None => return ("closed by the server".into(), greeted),
+                Some(Ok(Frame::Pong(_))) => {
+                    if self.events.send(ConnectionEvent::Pong).await.is_err() {
+                        return NOBODY.into();
+                    }
+                    continue;
+                }
+                Some(Ok(Frame::Ping(_) | Frame::Frame(_))) => continue,
+                Some(Err(error)) => return error.to_string(),
+                None => return "closed by the server".into(),
             };
             match message {
                 Ok(message) => {
                     if !greeted && matches!(message, Message::Status(_)) {
                         greeted = true;
                         if self.events.send(ConnectionEvent::Up).await.is_err() {
-                            return ("nobody listens".into(), greeted);
+                            return NOBODY.into();
                         }
                     }
                     if self.events.send(ConnectionEvent::Message(message)).await.is_err() {
-                        return ("nobody listens".into(), greeted);
+                        return NOBODY.into();
                     }
                 }
                 // A custom node may send anything; one odd frame is no reason to lose the others.

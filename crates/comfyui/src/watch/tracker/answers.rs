@@ -12,9 +12,12 @@ use crate::watch::{Event, Lost, Outcome};
 impl Tracker {
     /// The server could not be asked.
     pub(crate) fn failed(&mut self, now: Instant, about: Option<&PromptId>) {
-        self.failing_since.get_or_insert(now);
+        if about.is_none() {
+            self.failing_since.get_or_insert(now);
+        }
         match about.and_then(|id| self.watches.get_mut(id)) {
             Some(watched) => {
+                watched.failing_since.get_or_insert(now);
                 watched.asking = false;
                 watched.look_at = Some(now + self.options.survey_blind);
             }
@@ -50,6 +53,8 @@ impl Tracker {
         self.surveying = false;
         let started = self.survey_started.unwrap_or(now);
         let epoch = self.survey_epoch;
+        self.server_clock_ms = self.server_clock_ms.max(snapshot.clock_ms);
+        let clock_ms = self.server_clock_ms;
         let busy = usize::from(!snapshot.running.is_empty());
         let mut mine_pending = false;
         match (snapshot.running.first(), &self.head) {
@@ -58,16 +63,18 @@ impl Tracker {
         }
         for (id, watched) in &mut self.watches {
             if snapshot.running.contains(id) {
-                watched.seen(epoch);
+                watched.seen(epoch, clock_ms);
                 watched.start(now);
             } else if let Some(position) = snapshot.pending.iter().position(|pending| pending == id) {
-                watched.seen(epoch);
+                watched.seen(epoch, clock_ms);
                 mine_pending = true;
-                if matches!(watched.phase, Phase::Unseen | Phase::Pending) {
+                if matches!(watched.phase, Phase::Submitting | Phase::Unseen | Phase::Pending) {
                     watched.phase = Phase::Pending;
                     watched.tell(&Event::Queued { ahead: Some(position + busy) });
                 }
-            } else if watched.registered < started && !watched.asking && watched.deciding.is_none() {
+            } else if watched.phase != Phase::Submitting
+                && watched.registered < started
+                && !watched.asking && watched.deciding.is_none() {
                 watched.look_at = Some(watched.look_at.map_or(now, |at| at.min(now)));
             }
         }
@@ -100,24 +107,26 @@ impl Tracker {
 
     pub(crate) fn looked(&mut self, now: Instant, id: &PromptId, place: Whereabouts) -> Vec<Ask> {
         self.failing_since = None;
-        let (epoch, link) = (self.epoch, self.link);
+        let (epoch, clock_ms) = (self.epoch, self.server_clock_ms);
+        let (up, heard) = (self.link == Link::Up, self.last_heard);
         let Some(watched) = self.watches.get_mut(id) else {
             return Vec::new();
         };
         watched.asking = false;
+        watched.failing_since = None;
         if watched.deciding.is_some() {
             return Vec::new();
         }
         match place {
             Whereabouts::Pending => {
-                watched.seen(watched.asked_on);
-                if watched.phase == Phase::Unseen {
+                watched.seen(watched.asked_on, clock_ms);
+                if matches!(watched.phase, Phase::Submitting | Phase::Unseen) {
                     watched.phase = Phase::Pending;
                     watched.tell(&Event::Queued { ahead: None });
                 }
             }
             Whereabouts::Running => {
-                watched.seen(watched.asked_on);
+                watched.seen(watched.asked_on, clock_ms);
                 watched.start(now);
             }
             Whereabouts::Ended(entry) => return self.decide(now, id, *entry),
@@ -133,14 +142,18 @@ impl Tracker {
                     watched.look_at = Some(since + CONFIRM_ABSENCE);
                     return Vec::new();
                 }
+                // The same connection is the same process, if it is still alive.
+                let same_connection = up && watched.seen_on == Some(epoch);
+                if same_connection && heard.is_none_or(|heard| heard <= since) {
+                    watched.look_at = Some(now + self.options.survey_blind);
+                    return vec![Ask::Ping];
+                }
                 let outcome = match (watched.phase, watched.seen_on) {
                     (Phase::Ending(_), _) => Outcome::Lost(Lost::HistoryGone),
                     (_, None) => Outcome::Lost(Lost::NeverSeen),
-                    // The same connection is the same process: somebody took it out.
-                    (Phase::Running, Some(seen)) if seen == epoch && link == Link::Up => {
-                        Outcome::Lost(Lost::HistoryGone)
-                    }
-                    (_, Some(seen)) if seen == epoch && link == Link::Up => Outcome::Deleted,
+                    (Phase::Running, _) if same_connection => Outcome::Lost(Lost::HistoryGone),
+                    // Somebody took it out.
+                    _ if same_connection => Outcome::Deleted,
                     _ => {
                         watched.asking = true;
                         return vec![Ask::SameServer(id.clone())];
@@ -158,7 +171,7 @@ impl Tracker {
             return;
         };
         watched.asking = false;
-        let same = oldest_ms.is_some_and(|oldest| oldest <= self.server_clock_ms);
+        let same = oldest_ms.is_some_and(|oldest| oldest <= watched.clock_ms);
         let outcome = match (same, watched.phase) {
             (false, _) => Outcome::Lost(Lost::Restarted),
             (true, Phase::Running) => Outcome::Lost(Lost::HistoryGone),
@@ -186,7 +199,7 @@ impl Tracker {
             return Vec::new();
         };
         let announced = matches!(watched.phase, Phase::Ending(_));
-        let ours = watched.client_id == self.client_id;
+        let ours = watched.client_id.as_ref() == Some(&self.client_id);
         let outcome = Outcome::judge(entry);
         let mut asks = Vec::new();
         // It ended unannounced although the socket seems well: the server forgot our client id.

@@ -11,6 +11,7 @@ impl Tracker {
     pub(crate) fn link_up(&mut self, now: Instant) {
         self.link = Link::Up;
         self.last_message = Some(now);
+        self.last_heard = Some(now);
         self.tell_link(true);
         // Whatever was said meanwhile was said to nobody.
         self.survey_now(now);
@@ -22,6 +23,10 @@ impl Tracker {
             self.survey_now(now);
         }
         self.link = Link::Down;
+        // Whatever is heard from now on may come from another process.
+        for watched in self.watches.values_mut().filter(|watched| watched.seen_on == Some(self.epoch)) {
+            watched.clock_ms = watched.clock_ms.max(self.server_clock_ms);
+        }
         self.epoch += 1;
     }
 
@@ -31,8 +36,17 @@ impl Tracker {
         }
     }
 
+    /// The other side lives, although it has nothing to say.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.last_heard = Some(now);
+        for watched in self.watches.values_mut().filter(|watched| watched.absent_since.is_some()) {
+            watched.look_at = Some(now);
+        }
+    }
+
     pub(crate) fn message(&mut self, now: Instant, message: Message) -> Vec<Ask> {
         self.last_message = Some(now);
+        self.last_heard = Some(now);
         if let Some(timestamp) = message.timestamp() {
             self.server_clock_ms = self.server_clock_ms.max(timestamp);
         }
@@ -51,7 +65,8 @@ impl Tracker {
         };
         self.idle_with_pending = None;
         self.head = Some((id.clone(), now));
-        watched.seen(epoch);
+        watched.seen(epoch, self.server_clock_ms);
+        watched.client_id = Some(self.client_id.clone());
         watched.last_sign = now;
         let mut asks = Vec::new();
         let mut running = true;
@@ -66,7 +81,7 @@ impl Tracker {
                 }
                 None => {
                     running = false;
-                    if let Phase::Unseen | Phase::Pending | Phase::Running = watched.phase {
+                    if !matches!(watched.phase, Phase::Ending(_)) {
                         watched.phase = Phase::Ending(now);
                     }
                     if watched.deciding.is_none() {

@@ -39,6 +39,8 @@ pub(crate) enum Ask {
     SameServer(PromptId),
     /// Whether these files of a finished prompt exist.
     Files(PromptId),
+    /// A sign of life of the connection.
+    Ping,
     /// Frames no longer reach this client id: connect under a fresh one.
     FreshClientId,
 }
@@ -46,12 +48,16 @@ pub(crate) enum Ask {
 /// The ids in the queue, pending ones in the order they will run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
+    /// The server's clock when the newest of them was made.
+    pub(crate) clock_ms: u64,
     pub(crate) running: Vec<PromptId>,
     pub(crate) pending: Vec<PromptId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// On its way: the server need not know it yet.
+    Submitting,
     /// Not yet seen on the server.
     Unseen,
     Pending,
@@ -71,7 +77,8 @@ struct Listener {
 struct Watched {
     /// Everybody who follows it.
     listeners: Vec<Listener>,
-    client_id: ClientId,
+    /// Whose frames it causes; `None` when somebody else submitted it.
+    client_id: Option<ClientId>,
     phase: Phase,
     registered: Instant,
     /// When something new was last heard of it.
@@ -81,6 +88,10 @@ struct Watched {
     absent_since: Option<Instant>,
     /// Ask again at this time.
     look_at: Option<Instant>,
+    /// Since when no question about it could be answered.
+    failing_since: Option<Instant>,
+    /// The server's clock when it was last surely there.
+    clock_ms: u64,
     /// A question about it is under way.
     asking: bool,
     /// The connection during which the last question was asked: its answer says nothing about a later one.
@@ -108,6 +119,8 @@ pub(crate) struct Tracker {
     /// Counts broken connections: the same number means the same server process.
     epoch: u64,
     last_message: Option<Instant>,
+    /// The last sign of life of the connection, pongs included.
+    last_heard: Option<Instant>,
     /// The server's clock when it was last heard before the connection broke.
     server_clock_ms: u64,
     next_survey: Option<Instant>,
@@ -130,6 +143,7 @@ impl Tracker {
             link: Link::Down,
             epoch: 0,
             last_message: None,
+            last_heard: None,
             server_clock_ms: 0,
             next_survey: None,
             surveying: false,
@@ -141,31 +155,35 @@ impl Tracker {
         }
     }
 
-    /// Starts to follow a prompt. `look` is true when it was not submitted just now, so it must be looked for.
+    /// Starts to follow a prompt. `owner` is the client id it is being submitted under; without one it is somebody
+    /// else's, or an older one, and must be looked for.
     pub(crate) fn register(
         &mut self,
         now: Instant,
         id: PromptId,
         mailbox: Arc<Mailbox>,
         limit: Option<Duration>,
-        look: bool,
+        owner: Option<ClientId>,
     ) {
-        let listener = Listener { mailbox, deadline: limit.map(|limit| (now + limit, limit)) };
+        let listener = Listener { mailbox, deadline: limit.map(|limit| (later(now, limit), limit)) };
+        let look = owner.is_none();
         let watched = self.watches.entry(id).or_insert_with(|| Watched {
             listeners: Vec::new(),
-            client_id: self.client_id.clone(),
-            phase: Phase::Unseen,
+            phase: if look { Phase::Unseen } else { Phase::Submitting },
+            client_id: owner,
             registered: now,
             last_sign: now,
             seen_on: None,
             absent_since: None,
             look_at: None,
+            failing_since: None,
+            clock_ms: 0,
             asking: false,
             asked_on: self.epoch,
             deciding: None,
         });
         match watched.phase {
-            Phase::Unseen => {}
+            Phase::Submitting | Phase::Unseen => {}
             Phase::Pending => listener.mailbox.push(Event::Queued { ahead: None }),
             Phase::Running | Phase::Ending(_) => listener.mailbox.push(Event::Started),
         }
@@ -182,12 +200,12 @@ impl Tracker {
             return;
         };
         // Accepted at some time since it was registered.
-        watched.seen(watched.asked_on);
-        if watched.phase == Phase::Unseen {
+        watched.seen(watched.asked_on, self.server_clock_ms);
+        if matches!(watched.phase, Phase::Submitting | Phase::Unseen) {
             watched.phase = Phase::Pending;
             watched.tell(&Event::Queued { ahead: None });
         }
-        if sent != got || watched.client_id != self.client_id || self.link == Link::Down {
+        if sent != got || watched.client_id.as_ref() != Some(&self.client_id) || self.link == Link::Down {
             // Frames under the other id, or before the socket, were not ours to see.
             watched.look_at = Some(now);
         }
@@ -225,15 +243,19 @@ impl Tracker {
             return Vec::new();
         }
         let stalled_after = self.options.stalled_after;
-        let head_stalled = self.head.as_ref().is_some_and(|(_, sign)| now >= *sign + stalled_after);
+        let head_stalled = self.head.as_ref().is_some_and(|(_, sign)| now >= later(*sign, stalled_after));
         let gone = self.failing_since.filter(|since| now - *since >= self.options.unreachable_after);
         let over: Vec<_> = self
             .watches
             .iter()
             .filter_map(|(id, watched)| {
-                let outcome = match (watched.phase, gone) {
+                let unanswered =
+                    watched.failing_since.filter(|since| now - *since >= self.options.unreachable_after);
+                let outcome = match (watched.phase, gone.or(unanswered)) {
                     (_, Some(since)) => Outcome::GaveUp(GaveUp::Unreachable { for_: now - since }),
-                    (Phase::Running, _) if now >= watched.last_sign + stalled_after => {
+                    (Phase::Running | Phase::Ending(_), _)
+                        if now >= later(watched.last_sign, stalled_after) =>
+                    {
                         Outcome::Lost(Lost::Stalled)
                     }
                     (Phase::Pending, _) if head_stalled => Outcome::Lost(Lost::Stalled),
@@ -266,18 +288,21 @@ impl Tracker {
 
     /// When [`Tracker::tick`] has something to do next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let gone = self.failing_since.map(|since| since + self.options.unreachable_after);
+        let patience = self.options.unreachable_after;
+        let gone = self.failing_since.map(|since| later(since, patience));
         let survey = self.next_survey.filter(|_| !self.surveying);
-        let head = self.head.as_ref().map(|(_, sign)| *sign + self.options.stalled_after);
+        let head = self.head.as_ref().map(|(_, sign)| later(*sign, self.options.stalled_after));
         let watches = self.watches.values().flat_map(|watched| {
             let look = watched.look_at.filter(|_| !watched.asking && watched.deciding.is_none());
             let stalled = match watched.phase {
-                Phase::Running => Some(watched.last_sign + self.options.stalled_after),
+                Phase::Running | Phase::Ending(_) => {
+                    Some(later(watched.last_sign, self.options.stalled_after))
+                }
                 Phase::Pending => head,
-                Phase::Unseen | Phase::Ending(_) => None,
+                Phase::Submitting | Phase::Unseen => None,
             };
             let deadline = watched.listeners.iter().filter_map(|listener| Some(listener.deadline?.0)).min();
-            [look, deadline, stalled]
+            [look, deadline, stalled, watched.failing_since.map(|since| later(since, patience))]
         });
         watches.chain([gone, survey]).flatten().min()
     }
@@ -285,7 +310,7 @@ impl Tracker {
     fn survey_pause(&self) -> Duration {
         let blind = self.link == Link::Down
             || self.idle_with_pending.is_some()
-            || self.watches.values().any(|watched| watched.client_id != self.client_id);
+            || self.watches.values().any(|watched| watched.client_id.as_ref() != Some(&self.client_id));
         if blind { self.options.survey_blind } else { self.options.survey }
     }
 
@@ -328,17 +353,32 @@ impl Watched {
     }
 
     fn start(&mut self, now: Instant) {
-        if let Phase::Unseen | Phase::Pending = self.phase {
+        if let Phase::Submitting | Phase::Unseen | Phase::Pending = self.phase {
             self.last_sign = now;
             self.phase = Phase::Running;
             self.tell(&Event::Started);
         }
     }
 
-    fn seen(&mut self, epoch: u64) {
+    fn seen(&mut self, epoch: u64, clock_ms: u64) {
+        self.failing_since = None;
+        self.clock_ms = self.clock_ms.max(clock_ms);
         self.seen_on = self.seen_on.max(Some(epoch));
         self.absent_since = None;
     }
+}
+
+impl Drop for Tracker {
+    /// Whatever ends the task that owns it, no reader waits for ever.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A later time; "never", as a user may say it, is far away instead of an overflow.
+fn later(at: Instant, by: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+    at + by.min(FAR)
 }
 
 #[cfg(test)]

@@ -42,7 +42,8 @@ impl World {
     fn submitted() -> World {
         let mut world = World::new();
         world.tracker.link_up(world.now);
-        world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, false);
+        let owner = Some(world.tracker.client_id.clone());
+        world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, owner);
         world.tracker.accepted(world.now, &id(), &id());
         world
     }
@@ -59,7 +60,7 @@ impl World {
 
     fn survey(&mut self, running: &[&str], pending: &[&str]) {
         let ids = |ids: &[&str]| ids.iter().map(|id| PromptId::from(*id)).collect();
-        self.tracker.surveyed(self.now, &Snapshot { running: ids(running), pending: ids(pending) });
+        self.tracker.surveyed(self.now, &Snapshot { clock_ms: 0, running: ids(running), pending: ids(pending) });
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -131,12 +132,129 @@ fn a_lost_socket_is_answered_by_looking_every_second() {
     assert_eq!(world.later(200), [Ask::Survey]);
 }
 
-/// Makes the prompt absent in two looks.
+/// Makes the prompt absent in two looks, on a connection that answers pings.
 fn vanish(world: &mut World) -> Vec<Ask> {
     world.tracker.looked(world.now, &id(), Whereabouts::Absent);
     assert!(world.outcome().is_none(), "one look is not enough");
     assert!(world.later(310).contains(&Ask::Look(id())));
+    let asks = world.tracker.looked(world.now, &id(), Whereabouts::Absent);
+    if asks != [Ask::Ping] {
+        return asks;
+    }
+    assert!(world.outcome().is_none(), "a connection that may be dead proves nothing");
+    world.later(5);
+    world.tracker.heard(world.now);
+    assert!(world.later(1).contains(&Ask::Look(id())));
     world.tracker.looked(world.now, &id(), Whereabouts::Absent)
+}
+
+#[test]
+fn gone_behind_a_half_open_connection_is_not_taken_for_deleted() {
+    let mut world = World::submitted();
+    world.tracker.looked(world.now, &id(), Whereabouts::Absent);
+    for _ in 0..20 {
+        for ask in world.later(1_000) {
+            match ask {
+                Ask::Look(_) => assert_eq!(world.tracker.looked(world.now, &id(), Whereabouts::Absent), [Ask::Ping]),
+                Ask::Survey => world.survey(&[], &[]),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(world.outcome().is_none());
+    // The silence is noticed, and another process answers under the address.
+    world.tracker.link_down(world.now);
+    world.tracker.link_up(world.now);
+    assert!(world.later(1_100).contains(&Ask::Look(id())));
+    assert_eq!(world.tracker.looked(world.now, &id(), Whereabouts::Absent), [Ask::SameServer(id())]);
+}
+
+#[test]
+fn nothing_is_concluded_while_the_submission_is_on_its_way() {
+    let mut world = World::new();
+    world.tracker.link_up(world.now);
+    let owner = Some(world.tracker.client_id.clone());
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, owner);
+    for _ in 0..60 {
+        for ask in world.later(1_000) {
+            assert_eq!(ask, Ask::Survey, "the server need not know it yet");
+            world.survey(&[], &[]);
+        }
+    }
+    world.tracker.accepted(world.now, &id(), &id());
+    assert!(world.outcome().is_none());
+    world.frame("executing", json!({"node": null, "prompt_id": "p"}));
+    world.tracker.history(world.now, &id(), Some(ended("execution_success")));
+    assert!(matches!(world.outcome(), Some(Outcome::Succeeded(_))));
+}
+
+#[test]
+fn a_question_that_always_fails_ends_the_watch_although_surveys_work() {
+    let mut world = World::submitted();
+    for second in 0..200 {
+        for ask in world.later(1_000) {
+            match ask {
+                Ask::Survey => world.survey(&[], &[]),
+                Ask::Look(prompt) | Ask::History(prompt) => world.tracker.failed(world.now, Some(&prompt)),
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(outcome) = world.outcome() {
+            assert!(matches!(outcome, Outcome::GaveUp(GaveUp::Unreachable { .. })));
+            assert!((60..=75).contains(&second), "after {second} s");
+            return;
+        }
+    }
+    panic!("hangs");
+}
+
+#[test]
+fn a_worker_that_dies_after_announcing_the_end_is_noticed() {
+    let mut world = World::submitted();
+    world.frame("execution_success", json!({"prompt_id": "p", "timestamp": 1}));
+    for _ in 0..60 {
+        for ask in world.later(60_000) {
+            match ask {
+                Ask::Survey => world.survey(&["p"], &[]),
+                Ask::Look(prompt) | Ask::History(prompt) => {
+                    world.tracker.looked(world.now, &prompt, Whereabouts::Running);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        if let Some(outcome) = world.outcome() {
+            assert!(matches!(outcome, Outcome::Lost(Lost::Stalled)));
+            return;
+        }
+    }
+    panic!("hangs");
+}
+
+#[test]
+fn what_the_new_process_says_does_not_make_it_the_old_one() {
+    let mut world = World::submitted();
+    world.frame("execution_start", json!({"prompt_id": "p", "timestamp": 5_000}));
+    world.tracker.link_down(world.now);
+    world.tracker.link_up(world.now);
+    // Another prompt runs on the new process, later by its clock.
+    world.tracker.register(world.now, PromptId::from("q"), Arc::new(Mailbox::new(8)), None, None);
+    world.frame("execution_start", json!({"prompt_id": "q", "timestamp": 9_000}));
+    assert_eq!(vanish(&mut world), [Ask::SameServer(id())]);
+    world.tracker.remembers(&id(), Some(8_999));
+    assert!(matches!(world.outcome(), Some(Outcome::Lost(Lost::Restarted))));
+}
+
+#[test]
+fn never_is_a_time_like_any_other() {
+    let mut world = World::new();
+    world.tracker.options.stalled_after = Duration::MAX;
+    world.tracker.options.unreachable_after = Duration::MAX;
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), Some(Duration::MAX), None);
+    world.frame("executing", json!({"node": "1", "prompt_id": "p"}));
+    world.tracker.failed(world.now, None);
+    world.later(3_600_000);
+    assert!(world.tracker.next_due().is_some());
+    assert!(world.outcome().is_none());
 }
 
 #[test]
@@ -188,7 +306,7 @@ fn an_answer_from_before_the_break_says_nothing_about_the_server_after_it() {
 fn an_unknown_id_was_never_seen() {
     let mut world = World::new();
     world.tracker.link_up(world.now);
-    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, true);
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, None);
     assert_eq!(world.later(0), [Ask::Look(id())]);
     vanish(&mut world);
     assert!(matches!(world.outcome(), Some(Outcome::Lost(Lost::NeverSeen))));
@@ -238,7 +356,7 @@ fn a_server_that_never_answers_is_given_up_and_one_that_comes_back_is_not() {
 fn the_limit_of_a_watch_holds() {
     let mut world = World::new();
     let limit = Duration::from_secs(7);
-    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), Some(limit), false);
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), Some(limit), None);
     assert_eq!(world.tracker.next_due().map(|at| at <= world.now + limit), Some(true));
     world.later(7_001);
     assert!(matches!(world.outcome(), Some(Outcome::GaveUp(GaveUp::TimedOut { after })) if after == limit));
@@ -286,8 +404,8 @@ fn two_readers_of_one_prompt_both_hear_the_end_and_each_keeps_its_own_limit() {
     let mut world = World::submitted();
     let (second, third) = (Arc::new(Mailbox::new(8)), Arc::new(Mailbox::new(8)));
     let soon = Duration::from_secs(1);
-    world.tracker.register(world.now, id(), Arc::clone(&second), Some(soon), true);
-    world.tracker.register(world.now, id(), Arc::clone(&third), None, true);
+    world.tracker.register(world.now, id(), Arc::clone(&second), Some(soon), None);
+    world.tracker.register(world.now, id(), Arc::clone(&third), None, None);
     world.later(1_001);
     let place = Whereabouts::Ended(Box::new(ended("execution_success")));
     world.tracker.looked(world.now, &id(), place);
@@ -314,7 +432,7 @@ fn a_stalled_stranger_does_not_make_the_loop_spin() {
 fn files_of_cached_nodes_are_looked_for_before_success_is_told() {
     let mut world = World::new();
     world.tracker.options.check_cached_files = true;
-    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, false);
+    world.tracker.register(world.now, id(), Arc::clone(&world.mailbox), None, None);
     let asks = world.tracker.history(world.now, &id(), Some(ended("execution_success")));
     assert_eq!(asks, [Ask::Files(id())]);
     let files = world.tracker.files_to_check(&id());
@@ -413,7 +531,7 @@ proptest! {
                     }
                     Ask::SameServer(prompt) => world.tracker.remembers(&prompt, None),
                     Ask::Files(prompt) => world.tracker.files_missing(&prompt, Vec::new()),
-                    Ask::FreshClientId => {}
+                    Ask::FreshClientId | Ask::Ping => world.tracker.heard(world.now),
                 }
             }
         }

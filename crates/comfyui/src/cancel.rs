@@ -141,7 +141,12 @@ impl Client {
     }
 
     /// Looks where it is and does what stops it there; `None` when it is still there.
-    async fn stop_step(&self, id: &PromptId, old: OldInterrupt, seen: &mut Seen) -> Result<Option<Cancelled>> {
+    async fn stop_step(
+        &self,
+        id: &PromptId,
+        old: OldInterrupt,
+        seen: &mut Seen,
+    ) -> Result<Option<Cancelled>> {
         match self.find(id).await? {
             Whereabouts::Ended(entry) => return Ok(Some(Cancelled::Ended(entry))),
             Whereabouts::Pending => {

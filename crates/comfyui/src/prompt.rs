@@ -313,7 +313,9 @@ impl Client {
                         continue;
                     }
                     // Also a 200 whose body cannot be read.
-                    Error::Unreachable { sent: true, .. } | Error::TimedOut { .. } | Error::Protocol { .. } => error,
+                    Error::Unreachable { sent: true, .. }
+                    | Error::TimedOut { .. }
+                    | Error::Protocol { .. } => error,
                     Error::Status { status, .. } if status.is_server_error() => error,
                     error => return Err(error),
                 },

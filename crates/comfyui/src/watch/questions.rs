@@ -31,7 +31,9 @@ pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: V
     }
     match ask.clone() {
         // The latter two are not questions; the service deals with them.
-        Ask::Survey | Ask::FreshClientId | Ask::Ping => Answer::Survey(within(limit, &ask, survey(&client)).await),
+        Ask::Survey | Ask::FreshClientId | Ask::Ping => {
+            Answer::Survey(within(limit, &ask, survey(&client)).await)
+        }
         Ask::History(id) => {
             let entry = within(limit, &ask, client.history(&id)).await;
             Answer::History(id, entry)
@@ -44,9 +46,7 @@ pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: V
             let oldest = within(limit, &ask, oldest_memory(&client)).await;
             Answer::SameServer(id, oldest)
         }
-        Ask::Files(id) => {
-            Answer::Files(id, missing_files(&client, files, limit).await)
-        }
+        Ask::Files(id) => Answer::Files(id, missing_files(&client, files, limit).await),
     }
 }
 
@@ -107,7 +107,9 @@ async fn missing_files(client: &Client, files: Vec<OutputFile>, limit: Duration)
         match tokio::time::timeout_at(deadline, client.file_exists(&reference)).await {
             Ok(Ok(false)) => missing.push(file),
             Ok(Ok(true)) => {}
-            Ok(Err(error)) => tracing::debug!(%error, file = file.filename, "could not look for a cached file"),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, file = file.filename, "could not look for a cached file")
+            }
             Err(_) => break,
         }
     }

@@ -138,9 +138,8 @@ impl Connection {
         let mut complained = false;
         let opened = Instant::now();
         let mut heard = opened;
-        let mut ping = tokio::time::interval(
-            self.timing.ping.min(self.timing.greeting).max(Duration::from_millis(1)),
-        );
+        let mut ping =
+            tokio::time::interval(self.timing.ping.min(self.timing.greeting).max(Duration::from_millis(1)));
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_ping = opened;
         let mut ping_now = false;

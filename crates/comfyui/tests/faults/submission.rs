@@ -150,3 +150,80 @@ async fn many_faults_at_random_lose_and_double_nothing() {
     session.close().await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_submission_that_takes_longer_than_a_survey_is_not_taken_for_lost() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::slow(Duration::from_millis(1_500)).on("POST /prompt").times(1));
+    let watch = session.submit(nap(0.0)).await.expect("accepted");
+    assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_submission_without_an_answer_in_time_is_never_sent_twice() {
+    let server = server().await;
+    let client =
+        Client::builder(&server.url).timeout(Duration::from_millis(300)).build().expect("an address");
+    client.capabilities().await.expect("asked before");
+    let slow = server.sim().faults().add(Fault::slow(Duration::from_secs(2)).on("POST /prompt"));
+    let error = client.submit(&nap(0.0)).await.expect_err("no answer");
+    assert!(matches!(error, Error::Uncertain { .. }), "{error:?}");
+    assert_eq!(server.sim().faults().hits(slow), 1, "a slow server may still take it");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_unreadable_answer_is_looked_up() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::garbage().on("POST /prompt").times(1));
+    let watch = session.submit(nap(0.0)).await.expect("found");
+    assert!(watch.accepted().expect("submitted here").found_after_doubt);
+    assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
+    assert_eq!(server.sim().stats().executions_total, 1);
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_404_of_a_proxy_does_not_mean_that_the_prompt_is_absent() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::lose_answer().on("POST /prompt").times(1));
+    server.sim().faults().add(Fault::error(404).on("GET /jobs/*"));
+    let watch = session.submit(nap(0.0)).await.expect("found by queue and history");
+    assert!(matches!(end_of(watch, BOUND).await, Outcome::Succeeded(_)));
+    assert_eq!(server.sim().stats().executions_total, 1);
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_prompt_whose_history_cannot_be_read_is_given_up() {
+    let server = server().await;
+    let session = session(&server).await;
+    server.sim().faults().add(Fault::error(500).on("GET /history/*"));
+    let watch = session.submit(nap(0.0)).await.expect("accepted");
+    let outcome = end_of(watch, BOUND).await;
+    assert!(matches!(outcome, Outcome::GaveUp(GaveUp::Unreachable { .. })), "{outcome:?}");
+    session.close().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_cancellation_keeps_its_bound() {
+    let server = server().await;
+    let session = session(&server).await;
+    let mut watch = session.submit(nap(20.0)).await.expect("accepted");
+    started(&mut watch).await;
+    server.sim().faults().add(Fault::hang().on("GET /**"));
+    let begun = Instant::now();
+    let end = session.client().cancel(watch.prompt_id(), Duration::from_millis(500)).await;
+    assert!(!matches!(end, Ok(comfyui::Cancelled::Ended(_) | comfyui::Cancelled::Removed)), "{end:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    session.close().await;
+    server.stop().await;
+}

@@ -74,7 +74,9 @@ impl Tracker {
                 }
             } else if watched.phase != Phase::Submitting
                 && watched.registered < started
-                && !watched.asking && watched.deciding.is_none() {
+                && !watched.asking
+                && watched.deciding.is_none()
+            {
                 watched.look_at = Some(watched.look_at.map_or(now, |at| at.min(now)));
             }
         }

@@ -60,7 +60,8 @@ impl World {
 
     fn survey(&mut self, running: &[&str], pending: &[&str]) {
         let ids = |ids: &[&str]| ids.iter().map(|id| PromptId::from(*id)).collect();
-        self.tracker.surveyed(self.now, &Snapshot { clock_ms: 0, running: ids(running), pending: ids(pending) });
+        self.tracker
+            .surveyed(self.now, &Snapshot { clock_ms: 0, running: ids(running), pending: ids(pending) });
     }
 
     fn outcome(&self) -> Option<Outcome> {
@@ -155,7 +156,9 @@ fn gone_behind_a_half_open_connection_is_not_taken_for_deleted() {
     for _ in 0..20 {
         for ask in world.later(1_000) {
             match ask {
-                Ask::Look(_) => assert_eq!(world.tracker.looked(world.now, &id(), Whereabouts::Absent), [Ask::Ping]),
+                Ask::Look(_) => {
+                    assert_eq!(world.tracker.looked(world.now, &id(), Whereabouts::Absent), [Ask::Ping])
+                }
                 Ask::Survey => world.survey(&[], &[]),
                 other => panic!("{other:?}"),
             }

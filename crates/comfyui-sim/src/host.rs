@@ -9,7 +9,7 @@ use crate::stats::Executions;
 use crate::wire::Connections;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -93,9 +93,7 @@ impl Host {
     pub(crate) fn start_life(&self) -> io::Result<()> {
         let config = lock(&self.config).clone();
         let dirs = &self.dirs;
-        if dirs.temp.exists() {
-            std::fs::remove_dir_all(&dirs.temp)?;
-        }
+        empty_temp(&dirs.temp)?;
         for dir in [&dirs.input, &dirs.output, &dirs.temp, &dirs.user] {
             std::fs::create_dir_all(dir)?;
         }
@@ -148,4 +146,23 @@ impl std::fmt::Debug for Life {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Empties the temp folder, as ComfyUI does when it starts, but only below a folder that a simulator made or took
+/// over: `--dir` may name a project of somebody's, with a `temp` of its own.
+fn empty_temp(temp: &Path) -> io::Result<()> {
+    let marker = temp.with_file_name(".comfyui-sim");
+    let holds_files = temp.exists() && std::fs::read_dir(temp)?.next().is_some();
+    if holds_files && !marker.exists() {
+        let text = format!(
+            "{} holds files that no simulator made, and would be emptied; choose another folder",
+            temp.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    if temp.exists() {
+        std::fs::remove_dir_all(temp)?;
+    }
+    std::fs::create_dir_all(temp)?;
+    std::fs::write(marker, "The simulator empties the folder temp here.\n")
 }

@@ -21,7 +21,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut watch = session.submit(PromptRequest::new(workflow)).await?;
     while let Some(event) = watch.next().await {
         match event {
-            Event::Queued { ahead } => println!("queued, {ahead:?} before it"),
+            Event::Queued { ahead: Some(ahead) } => println!("queued, {ahead} before it"),
+            Event::Queued { ahead: None } => println!("queued"),
             Event::Started => println!("started"),
             Event::Node { node, .. } => println!("node {node}"),
             Event::Progress { value, max, .. } => println!("  {value} of {max}"),

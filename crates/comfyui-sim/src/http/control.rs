@@ -17,7 +17,9 @@ const SCRIPT: usize = 1024 * 1024;
 /// Answers a control request.
 pub(crate) async fn serve(host: &Host, request: Request<Incoming>) -> Reply {
     // A page from elsewhere has no business here, whatever CORS says for the rest.
-    if request.headers().contains_key(header::ORIGIN) && !same_origin(&request) {
+    if (request.headers().contains_key(header::ORIGIN) && !same_origin(&request))
+        || !addressed_by_number(&request)
+    {
         return Reply::empty(StatusCode::FORBIDDEN);
     }
     let path = request.uri().path().to_owned();
@@ -52,6 +54,17 @@ pub(crate) async fn serve(host: &Host, request: Request<Incoming>) -> Reply {
             answer(StatusCode::NOT_FOUND, &json!({"error": routes}))
         }
     }
+}
+
+/// A page can give its own name to this address, but not make the browser send a number instead of that name.
+fn addressed_by_number(request: &Request<Incoming>) -> bool {
+    let Some(host) = request.headers().get(header::HOST).and_then(|value| value.to_str().ok()) else {
+        return true;
+    };
+    let name =
+        host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost")
+        || name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
 fn same_origin(request: &Request<Incoming>) -> bool {

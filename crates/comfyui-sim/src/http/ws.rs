@@ -39,11 +39,15 @@ pub(crate) fn open(call: &Call, upgrade: Option<OnUpgrade>, control: Arc<Control
         _ => uuid::Uuid::new_v4().simple().to_string(),
     };
     let socket = Socket { host: call.host.clone(), life: call.life.clone(), control, client };
+    // Known before the client hears of it: what it submits next must find its socket.
+    let (frames, receiver) = call.life.sockets.open(&socket.client, socket.greeting());
+    let leaving = Leaving(socket.life.clone(), socket.client.clone());
     call.host.tasks.spawn(async move {
+        let _leaving = leaving;
         let ended = socket.life.ended.clone();
         let control = socket.control.clone();
         tokio::select! {
-            () = socket.run(upgrade) => {}
+            () = socket.run(upgrade, frames, receiver) => {}
             () = control.ended() => {}
             () = ended.cancelled() => {}
         }
@@ -89,16 +93,16 @@ struct Socket {
 }
 
 /// Forgets the socket when its task ends, however that comes about.
-struct Leaving<'a>(&'a Life, &'a str);
+struct Leaving(Arc<Life>, String);
 
-impl Drop for Leaving<'_> {
+impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.sockets.close(self.1);
+        self.0.sockets.close(&self.1);
     }
 }
 
 impl Socket {
-    async fn run(self, upgrade: OnUpgrade) {
+    async fn run(self, upgrade: OnUpgrade, frames: mpsc::Sender<Message>, receiver: mpsc::Receiver<Message>) {
         let upgraded = match upgrade.await {
             Ok(upgraded) => upgraded,
             Err(error) => {
@@ -113,8 +117,6 @@ impl Socket {
         let stream =
             WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
         let (sink, stream) = stream.split();
-        let (frames, receiver) = self.life.sockets.open(&self.client, self.greeting());
-        let _leaving = Leaving(&self.life, &self.client);
         let sending = send(sink, receiver, self.host.faults.clone(), &self.control);
         let receiving = self.receive(stream, &frames);
         tokio::select! {

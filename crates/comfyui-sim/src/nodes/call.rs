@@ -164,6 +164,17 @@ impl Call<'_> {
         Ok(u32::try_from(self.count(name)?).unwrap_or(u32::MAX))
     }
 
+    /// How many at once. A number that comes by a link is not held to the declared limit, and ends as in ComfyUI.
+    pub(crate) fn batch(&self, name: &str) -> Result<usize, Raised> {
+        match self.size(name)?.max(1) {
+            batch @ ..=4096 => Ok(batch as usize),
+            batch => {
+                let message = format!("DefaultCPUAllocator: can't allocate memory for a batch of {batch}");
+                Err(Exception::new("RuntimeError", message).into())
+            }
+        }
+    }
+
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Raised> {
         self.plain(name).map(Json::is_truthy)
     }

@@ -53,7 +53,7 @@ pub(super) fn empty(call: &Call<'_>) -> Result<Returned, Raised> {
     check_size(width, height)?;
     let color = call.count("color")?;
     let image = Arc::new(Image::solid(width, height, [(color >> 16) as u8, (color >> 8) as u8, color as u8]));
-    let batch = vec![image; call.size("batch_size")?.max(1) as usize];
+    let batch = vec![image; call.batch("batch_size")?];
     Ok(Returned::values([Value::Images(Arc::new(batch))]))
 }
 

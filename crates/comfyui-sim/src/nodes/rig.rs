@@ -36,7 +36,8 @@ pub(super) async fn progress(call: &Call<'_>) -> Result<Returned, Raised> {
     let steps = call.count("steps")?;
     let pause = Duration::from_millis(call.count("step_ms")?);
     let kind = call.text("preview")?;
-    let size = call.size("preview_size")?;
+    // A number that comes by a link is not held to the declared limit.
+    let size = call.size("preview_size")?.min(8192);
     let mut random = Random(call.count("seed")?);
     for step in 1..=steps {
         call.run.pause(pause).await;

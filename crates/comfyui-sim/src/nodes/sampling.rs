@@ -70,7 +70,7 @@ pub(super) fn empty_latent(call: &Call<'_>) -> Result<Returned, Raised> {
     let latent = Latent {
         width: call.size("width")?,
         height: call.size("height")?,
-        batch: call.size("batch_size")?.max(1),
+        batch: call.batch("batch_size")? as u32,
         channels: if call.class.name == "EmptySD3LatentImage" { 16 } else { 4 },
         source: None,
         sampled: None,

@@ -14,10 +14,11 @@ const MOST_SAMPLES: f64 = 64e6;
 
 pub(super) fn empty(call: &Call<'_>) -> Result<Returned, Raised> {
     let (rate, seconds) = (call.size("sample_rate")?, call.float("duration")?);
-    if seconds * f64::from(rate) > MOST_SAMPLES {
+    let channels = call.size("channels")?;
+    if seconds * f64::from(rate) * f64::from(channels.max(1)) > MOST_SAMPLES || channels > 64 {
         return Err(Exception::new("MemoryError", "").into());
     }
-    let audio = Audio::silence(rate, call.size("channels")? as usize, seconds);
+    let audio = Audio::silence(rate, channels as usize, seconds);
     Ok(Returned::values([Value::Audio(Arc::new(audio))]))
 }
 

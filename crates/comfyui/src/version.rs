@@ -59,7 +59,7 @@ impl FromStr for Version {
 
 /// What a server can do, found out once per connection.
 ///
-/// Abilities come from the version where the change is dated (contract, section 15), and from the answers of
+/// Abilities come from the version where the change is dated, and from the answers of
 /// `/features` and `/api/jobs` where a route shows it; a server that hides its version gets the safe answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {

@@ -10,7 +10,7 @@ use crate::ids::ClientId;
 ///
 /// | when | bound |
 /// |---|---|
-/// | the socket works, and the prompt was submitted through this session | milliseconds |
+/// | the socket works, and the prompt was submitted through it | milliseconds |
 /// | the prompt is somebody else's | `survey_blind` + one request |
 /// | the socket is dropped or refused | `survey_blind` + one request |
 /// | the socket is mute, or TCP is half open | `survey` + one request |

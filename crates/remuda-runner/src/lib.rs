@@ -1,0 +1,1 @@
+//! The loop that drives one ComfyUI: claim, place, submit, watch, collect, report.

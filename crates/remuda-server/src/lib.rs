@@ -1,0 +1,1 @@
+//! Remuda over HTTP: tasks, events, files, workers, keys.

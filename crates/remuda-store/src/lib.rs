@@ -1,0 +1,1 @@
+//! The durable queue: one trait, SQLite and PostgreSQL behind it, one conformance suite.

@@ -1,1 +1,10 @@
 //! For tests: private PostgreSQL clusters, processes that are killed with their test, conditions with a deadline.
+//!
+//! Everything here cleans up after itself, whatever happens to the program that uses it: a panicking test
+//! drops its values, and when the whole process is killed, a small keeper that outlives it ends what
+//! it had started and removes its folders. Nothing listens elsewhere than on 127.0.0.1.
+
+mod keeper;
+pub mod net;
+pub mod postgres;
+mod signal;

@@ -1,0 +1,58 @@
+//! Private PostgreSQL clusters: made, crashed, frozen, and gone without a trace.
+
+#![allow(clippy::expect_used, reason = "helpers of tests")]
+
+use remuda_testbed::postgres::{Cluster, Options, Server, database};
+use std::time::Duration;
+use tokio_postgres::{Client, NoTls};
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+    // Ends with its client.
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn databases_of_the_shared_server_are_strangers() {
+    let (one, two) = tokio::join!(database(), database());
+    let (one, two) = (one.unwrap(), two.unwrap());
+    connect(&one).await.batch_execute("CREATE TABLE seen ()").await.unwrap();
+    let found = connect(&two).await.query_opt("SELECT 1 FROM pg_tables WHERE tablename = 'seen'", &[]).await;
+    assert!(found.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_durable_cluster_keeps_its_commits_through_a_crash() {
+    let mut cluster = Cluster::start(Options { durable: true, ..Options::default() }).await.unwrap();
+    let url = cluster.database().await.unwrap();
+    let client = connect(&url).await;
+    client.batch_execute("CREATE TABLE kept AS SELECT 7 AS n").await.unwrap();
+
+    cluster.stop_hard().await.unwrap();
+    assert!(client.batch_execute("SELECT 1").await.is_err());
+    assert!(tokio_postgres::connect(&url, NoTls).await.is_err());
+    cluster.start_again().await.unwrap();
+    let n: i32 = connect(&url).await.query_one("SELECT n FROM kept", &[]).await.unwrap().get(0);
+    assert_eq!(n, 7);
+}
+
+#[tokio::test]
+async fn a_frozen_cluster_answers_nobody_until_it_is_thawed() {
+    let cluster = Cluster::start(Options::default()).await.unwrap();
+    let client = connect(&cluster.url()).await;
+    cluster.freeze().unwrap();
+    let asked = client.simple_query("SELECT 1");
+    tokio::pin!(asked);
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut asked).await.is_err());
+    cluster.thaw().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap().unwrap();
+    // Dropped while frozen, it still goes.
+    cluster.freeze().unwrap();
+}
+
+#[tokio::test]
+async fn a_wrong_address_is_refused_in_words() {
+    let error = Server::at("mysql://127.0.0.1/x").unwrap_err();
+    assert!(error.to_string().contains("postgres://"), "{error}");
+}

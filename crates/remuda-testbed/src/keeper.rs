@@ -16,12 +16,14 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 const SCRIPT: &str = r#"
 pid=0
 while read -r line; do pid=$line; done
+# One that has ended counts as gone even if nobody has reaped it.
+lives() { kill -s 0 -- "$pid" && ! grep -q '^State:.Z' "/proc/${pid#-}/status"; }
 if [ "$pid" != 0 ]; then
     # A stopped process takes no signal but KILL, and its children are not told of that.
     for stopped in "$pid" $(cat "/proc/$pid/task/$pid/children"); do kill -s CONT -- "$stopped"; done
     kill -s "$1" -- "$pid"
     tries=0
-    while [ $tries -lt 100 ] && kill -s 0 -- "$pid"; do tries=$((tries + 1)); sleep 0.05; done
+    while [ $tries -lt 100 ] && lives; do tries=$((tries + 1)); sleep 0.05; done
     kill -s KILL -- "$pid"
 fi
 [ -z "$2" ] || rm -rf "$2" || { sleep 1; rm -rf "$2"; }

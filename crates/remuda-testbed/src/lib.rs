@@ -7,4 +7,6 @@
 mod keeper;
 pub mod net;
 pub mod postgres;
+pub mod process;
 mod signal;
+pub mod wait;

@@ -9,6 +9,11 @@ pub(crate) fn send(pid: u32, signal: Signal) -> std::io::Result<()> {
     deliver(raw(pid)?, signal)
 }
 
+/// Sends a signal to a process group, by the number of its leader.
+pub(crate) fn send_group(leader: u32, signal: Signal) -> std::io::Result<()> {
+    deliver(-raw(leader)?, signal)
+}
+
 fn raw(pid: u32) -> std::io::Result<i32> {
     i32::try_from(pid).map_err(std::io::Error::other)
 }

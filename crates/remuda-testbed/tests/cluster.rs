@@ -2,7 +2,10 @@
 
 #![allow(clippy::expect_used, reason = "helpers of tests")]
 
-use remuda_testbed::postgres::{Cluster, Options, Server, database};
+use remuda_testbed::postgres::{Cluster, GIVEN, Options, Server, database};
+use remuda_testbed::process::Program;
+use remuda_testbed::wait;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 
@@ -55,4 +58,36 @@ async fn a_frozen_cluster_answers_nobody_until_it_is_thawed() {
 async fn a_wrong_address_is_refused_in_words() {
     let error = Server::at("mysql://127.0.0.1/x").unwrap_err();
     assert!(error.to_string().contains("postgres://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_killed_owner_leaves_neither_server_nor_folder() {
+    const LONG: Duration = Duration::from_secs(30);
+    let folders = tempfile::tempdir().unwrap();
+    // The server's user must be able to enter.
+    std::fs::set_permissions(folders.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let script = format!("echo \"at ${GIVEN}\"; exec sleep 600");
+    let path = folders.path().to_str().unwrap();
+    let mut owner = Program::start(
+        env!("CARGO_BIN_EXE_with_postgres"),
+        ["sh", "-c", &script],
+        [("TMPDIR", path), (GIVEN, "")],
+    )
+    .unwrap();
+    let line = owner.wait_line("at ", LONG).await.unwrap();
+    let url = line.trim_start_matches("at ");
+    connect(url).await;
+    assert_eq!(std::fs::read_dir(path).unwrap().count(), 1);
+
+    owner.kill_9().unwrap();
+    let closed = async || match tokio_postgres::connect(url, NoTls).await {
+        Ok(_) => Err("it answers"),
+        Err(_) => Ok(()),
+    };
+    wait::until("the server to go", LONG, closed).await.unwrap();
+    let empty = async || match std::fs::read_dir(path).unwrap().count() {
+        0 => Ok(()),
+        count => Err(format!("{count} entries")),
+    };
+    wait::until("its folder to go", LONG, empty).await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! Runs a command with a private PostgreSQL, whose address is in `REMUDA_TEST_POSTGRES`:
 //!
 //! ```console
-//! $ cargo run -p remuda-testbed --example with_postgres -- cargo test -p remuda-store
+//! $ cargo run -p remuda-testbed -- cargo test -p remuda-store
 //! ```
 //!
 //! The server is gone when the command has ended. Several test programs then share one server.

@@ -1,1 +1,36 @@
 //! The words of Remuda as types, and every decision about tasks as plain functions.
+//!
+//! Nothing here reads a clock, opens a socket or touches a database: time, chance and state come in as
+//! values and decisions go out as values. The stores load, call a function of [`transition`] or [`schedule`],
+//! and save; so SQLite and PostgreSQL cannot disagree about what a lost lease means.
+
+mod attempt;
+mod event;
+mod failure;
+mod ids;
+mod keys;
+mod lease;
+mod outputs;
+mod priority;
+mod requires;
+pub mod schedule;
+mod status;
+mod task;
+pub mod transition;
+mod worker;
+
+pub use attempt::{Attempt, AttemptOutcome};
+pub use event::{EventKind, TaskEvent};
+pub use failure::{Failure, FailureClass, Policy, Verdict};
+pub use ids::{AttemptNo, Fence, IdError, Installation, OwnerId, Sha256, TaskId, Tenant, Version, WorkerId};
+pub use keys::{ApiKey, KeyId, KeyRecord, Scope, Scopes};
+pub use lease::{Claim, Lease, LeaseRef, Phase, Progress};
+pub use outputs::{OutputFile, TaskResult};
+pub use priority::{Priority, PriorityError};
+pub use requires::{Capabilities, Lane, LaneId, Requirements};
+pub use status::{PendingReason, Status};
+pub use task::{Idempotency, NewTask, Placement, Task, TaskInput};
+pub use worker::{Health, Worker, WorkerReport, WorkerSpec, WorkerStatus};
+
+/// A moment, to the microsecond: what PostgreSQL can hold.
+pub use jiff::Timestamp;

@@ -1,1 +1,19 @@
 //! The durable queue: one trait, SQLite and PostgreSQL behind it, one conformance suite.
+//!
+//! [`Store`] is the contract. Both implementations load rows, let `remuda-core` decide, and save; so what a claim,
+//! a lost lease or a late report means is written once.
+
+mod clock;
+mod error;
+mod options;
+mod requests;
+mod store;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use error::{Error, Result};
+pub use options::Options;
+pub use requests::{
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, LeaseBeat,
+    LeaseNews, ListQuery, Page, Position, Submitted, Tidied, WorkerBeat,
+};
+pub use store::Store;

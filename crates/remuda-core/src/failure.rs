@@ -1,0 +1,189 @@
+//! What can go wrong with a task, and what is done about each.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The kinds of failure that are treated differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureClass {
+    /// ComfyUI, or we for it, refused the graph. Never tried again.
+    Validation,
+    /// A node raised an exception. Mostly the graph's own fault: once more, elsewhere if possible.
+    Execution,
+    /// The GPU's memory did not suffice. Once more, elsewhere if possible, after memory was freed.
+    OutOfMemory,
+    /// The ComfyUI died with it. Elsewhere, as a loss.
+    Crash,
+    /// The ComfyUI could not be reached any more. Elsewhere, as a loss.
+    Connection,
+    /// It ran longer than it may, or its deadline passed. Not tried again: it would do so again.
+    Timeout,
+    /// Nobody knows what became of it. Elsewhere, as a loss.
+    Lost,
+    /// The result was there and could not be stored. Not rendered again.
+    Delivery,
+    /// Somebody said so.
+    Cancelled,
+}
+
+impl FailureClass {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Validation,
+        Self::Execution,
+        Self::OutOfMemory,
+        Self::Crash,
+        Self::Connection,
+        Self::Timeout,
+        Self::Lost,
+        Self::Delivery,
+        Self::Cancelled,
+    ];
+
+    /// The name used everywhere.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Validation => "validation",
+            Self::Execution => "execution",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Crash => "crash",
+            Self::Connection => "connection",
+            Self::Timeout => "timeout",
+            Self::Lost => "lost",
+            Self::Delivery => "delivery",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether the infrastructure is to blame: such an end uses the budget for losses, not the task's retries.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::Crash | Self::Connection | Self::Lost)
+    }
+}
+
+impl fmt::Display for FailureClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for FailureClass {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|class| class.as_str() == text)
+            .ok_or_else(|| format!("unknown failure class {text:?}"))
+    }
+}
+
+/// Why an attempt, or at last a task, failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Decides what is done about it.
+    pub class: FailureClass,
+    /// For people: what happened, to what.
+    pub message: String,
+    /// The node at fault, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<String>,
+    /// ComfyUI's own words: node errors, exception, traceback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<serde_json::Value>,
+}
+
+impl Failure {
+    /// A failure without a node or details.
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), node_id: None, details: None }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.class)
+    }
+}
+
+/// What is done after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Another attempt after this delay, on another worker if there is one.
+    Again(Duration),
+    /// The end.
+    Fail,
+}
+
+/// The numbers behind the decisions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// A lease that was not renewed for so long may be taken over.
+    pub lease: Duration,
+    /// So much longer an expired lease waits for the next holder of its worker to adopt it, before the task counts
+    /// as lost.
+    pub adoption: Duration,
+    /// The first delay after a failure is random between zero and this; it doubles with every failure.
+    pub backoff: Duration,
+    /// The longest delay after a failure.
+    pub backoff_max: Duration,
+    /// How often a task may be lost before it fails.
+    pub max_losses: i32,
+    /// For so long a task that failed on a worker avoids that worker; after it, it is the best there is.
+    pub avoid: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            adoption: Duration::from_secs(15),
+            backoff: Duration::from_secs(10),
+            backoff_max: Duration::from_secs(300),
+            max_losses: 3,
+            avoid: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Policy {
+    /// What is done after an attempt ended with `class`, when the task had `failures` and `losses` before it.
+    /// `dice` is from 0 to 1.
+    ///
+    /// ```
+    /// use remuda_core::{FailureClass, Policy, Verdict};
+    /// let policy = Policy::default();
+    /// assert_eq!(policy.verdict(FailureClass::Validation, 0, 0, 3, 0.5), Verdict::Fail);
+    /// assert!(matches!(policy.verdict(FailureClass::Crash, 0, 2, 3, 0.5), Verdict::Again(_)));
+    /// assert_eq!(policy.verdict(FailureClass::Crash, 0, 3, 3, 0.5), Verdict::Fail);
+    /// ```
+    pub fn verdict(
+        &self,
+        class: FailureClass,
+        failures: i32,
+        losses: i32,
+        max_retries: i32,
+        dice: f64,
+    ) -> Verdict {
+        let allowed = match class {
+            FailureClass::Validation
+            | FailureClass::Timeout
+            | FailureClass::Delivery
+            | FailureClass::Cancelled => return Verdict::Fail,
+            FailureClass::Crash | FailureClass::Connection | FailureClass::Lost => {
+                return if losses < self.max_losses { Verdict::Again(Duration::ZERO) } else { Verdict::Fail };
+            }
+            FailureClass::OutOfMemory | FailureClass::Execution => max_retries.min(1),
+        };
+        if failures >= allowed {
+            return Verdict::Fail;
+        }
+        let doublings = failures.clamp(0, 20).cast_unsigned();
+        let ceiling = self.backoff.saturating_mul(1 << doublings).min(self.backoff_max);
+        Verdict::Again(ceiling.mul_f64(dice.clamp(0.0, 1.0)))
+    }
+}

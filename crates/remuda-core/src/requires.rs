@@ -1,0 +1,132 @@
+//! What a task needs of a worker, and what a worker offers.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Sha256;
+
+/// The hard requirements of a task: a worker that lacks one of them never gets it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Requirements {
+    /// Labels that the worker must carry.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub labels: BTreeSet<String>,
+    /// Node classes that it must have.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub nodes: BTreeSet<String>,
+    /// Model files that it must have.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub models: BTreeSet<String>,
+}
+
+impl Requirements {
+    /// Whether any worker will do.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.nodes.is_empty() && self.models.is_empty()
+    }
+
+    /// The lane of tasks with exactly these requirements.
+    pub fn lane(&self) -> LaneId {
+        if self.is_empty() {
+            return LaneId::any();
+        }
+        // Sets are sorted, so equal requirements have equal text.
+        let text = format!("{:?}\u{0}{:?}\u{0}{:?}", self.labels, self.nodes, self.models);
+        LaneId(Sha256::of(text.as_bytes()).to_string()[..16].to_owned())
+    }
+
+    /// Both together.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.labels.extend(other.labels.iter().cloned());
+        self.nodes.extend(other.nodes.iter().cloned());
+        self.models.extend(other.models.iter().cloned());
+        self
+    }
+
+    /// Whether a worker with these capabilities may run the task.
+    ///
+    /// ```
+    /// use remuda_core::{Capabilities, Requirements};
+    /// let wants = Requirements { labels: ["a100".to_owned()].into(), ..Requirements::default() };
+    /// assert!(!wants.satisfied_by(&Capabilities::default()));
+    /// assert!(Requirements::default().satisfied_by(&Capabilities::default()));
+    /// ```
+    pub fn satisfied_by(&self, worker: &Capabilities) -> bool {
+        self.labels.is_subset(&worker.labels)
+            && self.nodes.is_subset(&worker.nodes)
+            && self.models.is_subset(&worker.models)
+    }
+
+    /// What the worker lacks.
+    pub fn missing_on(&self, worker: &Capabilities) -> Self {
+        let lacking =
+            |wanted: &BTreeSet<String>, there: &BTreeSet<String>| wanted.difference(there).cloned().collect();
+        Self {
+            labels: lacking(&self.labels, &worker.labels),
+            nodes: lacking(&self.nodes, &worker.nodes),
+            models: lacking(&self.models, &worker.models),
+        }
+    }
+}
+
+impl fmt::Display for Requirements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        for (what, names) in [("label", &self.labels), ("node", &self.nodes), ("model", &self.models)] {
+            parts.extend(names.iter().map(|name| format!("{what} {name}")));
+        }
+        if parts.is_empty() { f.write_str("nothing special") } else { f.write_str(&parts.join(", ")) }
+    }
+}
+
+/// What a worker offers: its labels, and what its `object_info` lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Given by its configuration.
+    pub labels: BTreeSet<String>,
+    /// Node classes.
+    pub nodes: BTreeSet<String>,
+    /// Model files, as the choices of its loaders name them.
+    pub models: BTreeSet<String>,
+}
+
+/// The name of a lane: of all tasks with equal requirements.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LaneId(String);
+
+impl LaneId {
+    /// The lane of tasks that any worker may run.
+    pub fn any() -> Self {
+        Self("any".to_owned())
+    }
+
+    /// As it is stored. Only stores make one from text.
+    pub fn from_stored(text: String) -> Self {
+        Self(text)
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LaneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A lane with what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    /// Its name.
+    pub id: LaneId,
+    /// What every task in it needs.
+    pub requires: Requirements,
+}

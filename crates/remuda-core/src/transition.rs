@@ -1,0 +1,324 @@
+//! Every change in a task's life, as functions over values.
+//!
+//! ```text
+//!  submit ─▶ pending (scheduled) ─▶ pending (queued) ◀──────────────┐ give_back, lose
+//!                 ▲                      │ claim                    │
+//!                 │                      ▼                          │
+//!                 └── pending (retry) ◀─ running ◀─ adopt ──────────┘
+//!                        end: failed     │ end
+//!                                        ▼
+//!                            completed | failed | cancelled      these never change
+//! ```
+//!
+//! Each function changes the task in place, raises its version by one and returns the event with that number; the
+//! store writes both in one transaction. What must not happen is an error here, not a check in SQL.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{
+    Attempt, AttemptOutcome, EventKind, Failure, FailureClass, Lease, NewTask, OwnerId, PendingReason, Phase,
+    Policy, Requirements, Status, Task, TaskEvent, TaskResult, Timestamp, Verdict, WorkerId,
+};
+
+/// How a runner says that an attempt ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Ending {
+    /// With this result.
+    Completed {
+        /// What it left.
+        result: TaskResult,
+        /// How long the GPU worked.
+        gpu_ms: Option<i64>,
+    },
+    /// With this error; its class decides what follows.
+    Failed {
+        /// What went wrong.
+        failure: Failure,
+    },
+    /// It was stopped because its task was cancelled.
+    Cancelled,
+}
+
+/// A task that cannot make this step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the task is {0}")]
+pub struct NotPossible(pub Status);
+
+/// What the end of an attempt did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// To be written with the task.
+    pub event: TaskEvent,
+    /// How the attempt is closed.
+    pub outcome: AttemptOutcome,
+    /// Why, when not well.
+    pub failure: Option<Failure>,
+    /// How long the GPU worked, when known.
+    pub gpu_ms: Option<i64>,
+    /// A result came and is not used, because the task was cancelled before: its files must go.
+    pub discarded: bool,
+}
+
+fn after(now: Timestamp, delay: Duration) -> Timestamp {
+    now.checked_add(delay).unwrap_or(Timestamp::MAX)
+}
+
+fn event(task: &mut Task, now: Timestamp, kind: EventKind, data: serde_json::Value) -> TaskEvent {
+    task.version += 1;
+    TaskEvent { task: task.id, n: task.version, at: now, kind, data }
+}
+
+fn wait(task: &mut Task, reason: PendingReason, run_at: Timestamp) {
+    task.status = Status::Pending;
+    task.reason = Some(reason);
+    task.run_at = run_at;
+}
+
+fn finish(task: &mut Task, now: Timestamp, status: Status) {
+    task.status = status;
+    task.reason = None;
+    task.finished_at = Some(now);
+}
+
+/// A new task, with the rank and the cost that the queue gave it.
+pub fn submit(new: &NewTask, now: Timestamp, rank: i64, cost_ms: i64) -> (Task, TaskEvent) {
+    let scheduled = new.not_before.filter(|&moment| moment > now);
+    let mut task = Task {
+        id: new.id,
+        tenant: new.tenant.clone(),
+        workflow_id: new.workflow_id.clone(),
+        priority: new.priority,
+        status: Status::Pending,
+        reason: Some(if scheduled.is_some() { PendingReason::Scheduled } else { PendingReason::Queued }),
+        lane: new.input.requires.lane(),
+        affinity: new.affinity,
+        shape: new.shape,
+        cost_ms,
+        rank,
+        created_at: now,
+        run_at: scheduled.unwrap_or(now),
+        deadline: new.deadline,
+        started_at: None,
+        finished_at: None,
+        timeout_s: new.timeout_s,
+        max_retries: new.max_retries,
+        failures: 0,
+        losses: 0,
+        attempt: 0,
+        fence: crate::Fence(0),
+        version: 0,
+        cancel_at: None,
+        worker: None,
+        avoid_worker: None,
+        avoid_until: None,
+        error: None,
+        result: None,
+        metadata: new.metadata.clone(),
+    };
+    let event = event(&mut task, now, EventKind::Submitted, json!({}));
+    (task, event)
+}
+
+/// Who claims, and for which worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimer {
+    /// The process.
+    pub owner: OwnerId,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Where live frames of the worker can be had.
+    pub gateway: Option<String>,
+    /// The task will wait in the worker's own queue behind another.
+    pub ahead: bool,
+}
+
+/// A queued task becomes a running one, under a new attempt and fence and this prompt id.
+pub fn claim(
+    task: &mut Task,
+    now: Timestamp,
+    policy: &Policy,
+    by: &Claimer,
+    prompt_id: Uuid,
+) -> Result<(Lease, Attempt, TaskEvent), NotPossible> {
+    if task.status != Status::Pending {
+        return Err(NotPossible(task.status));
+    }
+    task.status = Status::Running;
+    task.reason = None;
+    task.attempt += 1;
+    task.fence = task.fence.next();
+    task.started_at = Some(now);
+    task.worker = Some(by.worker.clone());
+    let lease = Lease {
+        task: task.id,
+        fence: task.fence,
+        attempt: task.attempt,
+        owner: by.owner,
+        worker: by.worker.clone(),
+        prompt_id,
+        until: after(now, policy.lease),
+        phase: if by.ahead { Phase::Ahead } else { Phase::Placing },
+        progress: 0.0,
+        rendering_since: None,
+        gateway: by.gateway.clone(),
+        wanted: false,
+    };
+    let attempt = Attempt {
+        task: task.id,
+        n: task.attempt,
+        owner: by.owner,
+        worker: by.worker.clone(),
+        prompt_id,
+        started_at: now,
+        ended_at: None,
+        outcome: None,
+        failure: None,
+        gpu_ms: None,
+    };
+    let data = json!({"worker": by.worker, "attempt": task.attempt});
+    let event = event(task, now, EventKind::Claimed, data);
+    Ok((lease, attempt, event))
+}
+
+/// Another owner takes over the attempt under way: same attempt, same prompt id, next fence.
+pub fn adopt(
+    task: &mut Task,
+    lease: &mut Lease,
+    now: Timestamp,
+    policy: &Policy,
+    owner: OwnerId,
+    gateway: Option<String>,
+) -> TaskEvent {
+    task.fence = task.fence.next();
+    lease.fence = task.fence;
+    lease.owner = owner;
+    lease.gateway = gateway;
+    lease.until = after(now, policy.lease);
+    let data = json!({"worker": lease.worker, "attempt": lease.attempt});
+    event(task, now, EventKind::Adopted, data)
+}
+
+/// An attempt ended, as its holder says. The lease goes. A cancellation that came first wins, whatever the end was.
+pub fn end(task: &mut Task, now: Timestamp, policy: &Policy, ending: Ending, dice: f64) -> Ended {
+    if task.cancel_at.is_some() || ending == Ending::Cancelled {
+        return cancelled(task, now, matches!(ending, Ending::Completed { .. }));
+    }
+    match ending {
+        Ending::Completed { result, gpu_ms } => {
+            task.result = Some(result);
+            task.error = None;
+            finish(task, now, Status::Completed);
+            let data = json!({"worker": task.worker, "attempt": task.attempt});
+            let event = event(task, now, EventKind::Completed, data);
+            Ended { event, outcome: AttemptOutcome::Completed, failure: None, gpu_ms, discarded: false }
+        }
+        Ending::Failed { failure } => failed(task, now, policy, failure, dice),
+        Ending::Cancelled => cancelled(task, now, false),
+    }
+}
+
+fn cancelled(task: &mut Task, now: Timestamp, discarded: bool) -> Ended {
+    task.cancel_at.get_or_insert(now);
+    finish(task, now, Status::Cancelled);
+    let event = event(task, now, EventKind::Cancelled, json!({}));
+    Ended { event, outcome: AttemptOutcome::Cancelled, failure: None, gpu_ms: None, discarded }
+}
+
+fn failed(task: &mut Task, now: Timestamp, policy: &Policy, failure: Failure, dice: f64) -> Ended {
+    let class = failure.class;
+    let verdict = policy.verdict(class, task.failures, task.losses, task.max_retries, dice);
+    if class.is_loss() {
+        task.losses += 1;
+    } else {
+        task.failures += 1;
+    }
+    let outcome = if class.is_loss() { AttemptOutcome::Lost } else { AttemptOutcome::Failed };
+    task.error = Some(failure.clone());
+    let event = match verdict {
+        Verdict::Again(delay) => {
+            let run_at = after(now, delay);
+            let reason = if delay.is_zero() { PendingReason::Queued } else { PendingReason::Retry };
+            wait(task, reason, run_at);
+            task.avoid_worker.clone_from(&task.worker);
+            task.avoid_until = Some(after(run_at, policy.avoid));
+            let kind = if class.is_loss() { EventKind::Lost } else { EventKind::RetryScheduled };
+            let data =
+                json!({"worker": task.worker, "attempt": task.attempt, "error": failure, "run_at": run_at});
+            event(task, now, kind, data)
+        }
+        Verdict::Fail => {
+            finish(task, now, Status::Failed);
+            let data = json!({"worker": task.worker, "attempt": task.attempt, "error": failure});
+            event(task, now, EventKind::Failed, data)
+        }
+    };
+    Ended { event, outcome, failure: Some(failure), gpu_ms: None, discarded: false }
+}
+
+/// The holder gives the task back before ComfyUI began. No budget is used. When the worker found that it lacks
+/// something, `learnt` are the requirements under which the task waits from now on.
+pub fn give_back(task: &mut Task, now: Timestamp, learnt: Option<&Requirements>) -> Ended {
+    if task.cancel_at.is_some() {
+        return cancelled(task, now, false);
+    }
+    if let Some(requires) = learnt {
+        task.lane = requires.lane();
+    }
+    wait(task, PendingReason::Queued, now);
+    task.started_at = None;
+    let data = json!({"worker": task.worker, "attempt": task.attempt});
+    let event = event(task, now, EventKind::Returned, data);
+    Ended { event, outcome: AttemptOutcome::Returned, failure: None, gpu_ms: None, discarded: false }
+}
+
+/// Nobody renewed the lease and nobody adopted the attempt. The fence rises, so that the old owner, should it
+/// wake, changes nothing.
+pub fn lose(task: &mut Task, now: Timestamp, policy: &Policy) -> Ended {
+    task.fence = task.fence.next();
+    if task.cancel_at.is_some() {
+        return cancelled(task, now, false);
+    }
+    let place = task.worker.as_ref().map_or("its worker", WorkerId::as_str).to_owned();
+    let message = format!("the process that ran it on {place} did not report any more");
+    failed(task, now, policy, Failure::new(FailureClass::Lost, message), 0.0)
+}
+
+/// Somebody asks for the end. A waiting task ends at once; a running one is marked for its holder.
+/// Asking twice is the same as asking once (`None`).
+pub fn cancel(task: &mut Task, now: Timestamp) -> Result<Option<TaskEvent>, NotPossible> {
+    match task.status {
+        Status::Pending => Ok(Some(cancelled(task, now, false).event)),
+        Status::Running if task.cancel_at.is_some() => Ok(None),
+        Status::Running => {
+            task.cancel_at = Some(now);
+            Ok(Some(event(task, now, EventKind::CancelRequested, json!({}))))
+        }
+        Status::Completed | Status::Failed | Status::Cancelled => Err(NotPossible(task.status)),
+    }
+}
+
+/// The deadline of a waiting task passed.
+pub fn expire(task: &mut Task, now: Timestamp) -> Result<TaskEvent, NotPossible> {
+    if task.status != Status::Pending {
+        return Err(NotPossible(task.status));
+    }
+    let failure = Failure::new(FailureClass::Timeout, "its deadline passed before a worker was free");
+    task.error = Some(failure.clone());
+    finish(task, now, Status::Failed);
+    Ok(event(task, now, EventKind::Failed, json!({"error": failure})))
+}
+
+/// The moment of a scheduled or delayed task has come, or somebody does not want to wait for it. Not an event: its
+/// place in the queue was known before.
+pub fn release(task: &mut Task, now: Timestamp) -> bool {
+    let waits = matches!(task.reason, Some(PendingReason::Scheduled | PendingReason::Retry));
+    if waits {
+        wait(task, PendingReason::Queued, now);
+    }
+    waits
+}

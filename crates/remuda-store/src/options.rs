@@ -1,0 +1,31 @@
+//! How a store behaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::{OwnerId, Policy};
+
+use crate::Clock;
+
+/// How a store behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Leases, retries, losses.
+    pub policy: Policy,
+    /// The process that opens it. A SQLite file has one: its leases do not expire while it holds the file.
+    pub owner: OwnerId,
+    /// Nothing is adopted from others or counted as lost before the store was up for so long, so that after an
+    /// outage every owner can renew its leases first.
+    pub settle: Duration,
+    /// Instead of the machine's (SQLite) or the database's (PostgreSQL).
+    pub clock: Option<Arc<dyn Clock>>,
+}
+
+impl Options {
+    /// The defaults, for this process.
+    pub fn new(owner: OwnerId) -> Self {
+        let policy = Policy::default();
+        let settle = policy.lease + policy.adoption;
+        Self { policy, owner, settle, clock: None }
+    }
+}

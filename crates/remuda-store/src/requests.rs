@@ -1,0 +1,230 @@
+//! What goes into the store and comes out of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::{
+    Capabilities, Fence, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant, Timestamp, Version,
+    Worker, WorkerId, WorkerReport,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a submission made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Submitted {
+    /// A new task. With an idle worker waiting it may already be running: the claim is part of the same commit.
+    New(Task),
+    /// The task that the same submission, by its id or its idempotency key, made before.
+    Before(Task),
+}
+
+impl Submitted {
+    /// The task, new or old.
+    pub fn task(&self) -> &Task {
+        match self {
+            Self::New(task) | Self::Before(task) => task,
+        }
+    }
+}
+
+/// Which tasks to list: newest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ListQuery {
+    /// Of this tenant only.
+    pub tenant: Option<Tenant>,
+    /// In this state only.
+    pub status: Option<Status>,
+    /// With this workflow id only.
+    pub workflow_id: Option<String>,
+    /// Older than this one only: the last of the page before.
+    pub before: Option<TaskId>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// A page of tasks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Page {
+    /// Newest first, without inputs.
+    pub tasks: Vec<Task>,
+    /// Whether there are older ones.
+    pub more: bool,
+}
+
+/// How many tasks would be claimed before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// How many, in the lanes that its worker would look at.
+    pub ahead: i64,
+    /// Whether it was counted; beyond 1,000 it is estimated.
+    pub exact: bool,
+}
+
+/// How many tasks are in which state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Waiting, for whatever reason.
+    pub pending: i64,
+    /// Under way.
+    pub running: i64,
+    /// Ended well and kept.
+    pub completed: i64,
+    /// Ended badly and kept.
+    pub failed: i64,
+    /// Ended on request and kept.
+    pub cancelled: i64,
+}
+
+/// A worker asks for a task.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// The process that asks.
+    pub owner: OwnerId,
+    /// The worker it asks for …
+    pub worker: WorkerId,
+    /// … which it must hold under this number.
+    pub worker_fence: Fence,
+    /// What the worker can do: which lanes it may be served from.
+    pub capabilities: Arc<Capabilities>,
+    /// The affinities of the models it has loaded.
+    pub loaded: Vec<i64>,
+    /// The worker is busy: a task goes to it only when no idle worker asks.
+    pub ahead: bool,
+    /// Where live frames of the worker can be had.
+    pub gateway: Option<String>,
+    /// How long to wait for one.
+    pub wait: Duration,
+}
+
+/// News of one lease, from its holder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeaseBeat {
+    /// Which.
+    pub lease: LeaseRef,
+    /// How far the task is.
+    pub phase: Phase,
+    /// How much is done, 0 to 1.
+    pub progress: f64,
+}
+
+/// News of one worker, from its holder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerBeat {
+    /// Which.
+    pub id: WorkerId,
+    /// The number under which it is held.
+    pub fence: Fence,
+    /// How it is.
+    pub report: WorkerReport,
+}
+
+/// A process renews what it holds, and asks for news of it.
+#[derive(Debug, Clone)]
+pub struct BeatRequest {
+    /// The process.
+    pub owner: OwnerId,
+    /// Its leases.
+    pub leases: Vec<LeaseBeat>,
+    /// Its workers.
+    pub workers: Vec<WorkerBeat>,
+    /// When there are no news of a lease, wait so long for some. The renewal itself does not wait.
+    pub wait: Duration,
+}
+
+/// What the holder of a lease should know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseNews {
+    /// Which.
+    pub lease: LeaseRef,
+    /// Stop it: its task was cancelled.
+    pub cancel: bool,
+    /// Give it back, if ComfyUI has not begun: an idle worker could start it sooner.
+    pub wanted: bool,
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BeatReply {
+    /// Leases that were renewed and have news.
+    pub news: Vec<LeaseNews>,
+    /// Leases that are somebody else's by now: stop watching, and touch nothing at ComfyUI.
+    pub lost: Vec<LeaseRef>,
+    /// Workers that are somebody else's by now.
+    pub lost_workers: Vec<WorkerId>,
+}
+
+/// The holder of a worker takes over what runs on it.
+#[derive(Debug, Clone)]
+pub struct AdoptRequest {
+    /// The process.
+    pub owner: OwnerId,
+    /// Its worker …
+    pub worker: WorkerId,
+    /// … held under this number.
+    pub worker_fence: Fence,
+    /// Where live frames of the worker can be had.
+    pub gateway: Option<String>,
+    /// What the process already holds and follows.
+    pub known: Vec<LeaseRef>,
+}
+
+/// What the end of an attempt did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndReply {
+    /// The task's state after it: pending when there will be another attempt.
+    pub status: Status,
+    /// The result was not used, because the task was cancelled before: its files must go.
+    pub discarded: bool,
+    /// The same report had come through before.
+    pub repeated: bool,
+}
+
+/// Whether a worker can be driven.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Acquired {
+    /// It is the caller's, under the fence in it.
+    Yes(Worker),
+    /// Another process drives it.
+    HeldBy(Worker),
+}
+
+/// An uploaded file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asset {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Its content, and its name in requests.
+    pub sha256: Sha256,
+    /// Where it is in the file store.
+    pub key: String,
+    /// What it was called when it came.
+    pub filename: String,
+    /// Media type.
+    pub mime: String,
+    /// In bytes.
+    pub size: i64,
+    /// When it came, or came again.
+    pub created_at: Timestamp,
+}
+
+/// Something happened to a task. Best effort: who must not miss anything reads events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Which.
+    pub task: TaskId,
+    /// Its version by now.
+    pub version: Version,
+}
+
+/// What housekeeping did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// Scheduled or delayed tasks whose moment had come.
+    pub released: u64,
+    /// Running tasks whose process did not report any more and that nobody adopted.
+    pub lost: Vec<TaskId>,
+    /// Waiting tasks whose deadline had passed.
+    pub expired: u64,
+    /// When there will be something to release or to expire next.
+    pub next: Option<Timestamp>,
+}

@@ -1,0 +1,164 @@
+//! The contract of the queue.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use remuda_core::transition::Ending;
+use remuda_core::{
+    Attempt, Claim, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
+};
+use tokio::sync::broadcast;
+
+use crate::{
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, ListQuery,
+    Page, Position, Result, Submitted, Tidied,
+};
+
+/// The durable queue.
+///
+/// A method that returned `Ok` is durable. After [`crate::Error::Unavailable`] it is not known whether a write was
+/// done; every write may be repeated as it was: `submit` by its task id, writes of runners by their fence.
+/// Futures may be dropped at any moment; what was claimed for a caller that is gone is given back.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Which installation this is. Made when the store was made.
+    async fn installation(&self) -> Result<Installation>;
+
+    /// Whether it answers: a read that touches the disk or the server.
+    async fn ping(&self) -> Result<()>;
+
+    // --- Tasks -----------------------------------------------------------------------------------------------
+
+    /// Takes a task in. When an idle worker waits for it, it is claimed in the same commit.
+    async fn submit(&self, new: NewTask) -> Result<Submitted>;
+
+    /// A task without its input.
+    async fn task(&self, id: TaskId) -> Result<Option<Task>>;
+
+    /// What a task runs.
+    async fn input(&self, id: TaskId) -> Result<Option<TaskInput>>;
+
+    /// All attempts of a task, first to last.
+    async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>>;
+
+    /// The lease on a task, while it runs.
+    async fn lease(&self, id: TaskId) -> Result<Option<Lease>>;
+
+    /// What happened to a task after its event `after`, oldest first.
+    async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>>;
+
+    /// Tasks, newest first. Does not scan: its cost grows with the page, not with the number of tasks.
+    async fn list(&self, query: &ListQuery) -> Result<Page>;
+
+    /// How many tasks are before this one, while it is queued.
+    async fn position(&self, id: TaskId) -> Result<Option<Position>>;
+
+    /// How many tasks are in which state, of one tenant or of all. From counters, not by counting.
+    async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts>;
+
+    /// Asks for the end of a task: the task comes back cancelled if it waited, running if its runner must stop it
+    /// first. A finished one is [`crate::Error::Finished`].
+    async fn cancel(&self, id: TaskId) -> Result<Task>;
+
+    /// Lets a scheduled or delayed task run as soon as possible.
+    async fn hasten(&self, id: TaskId) -> Result<Task>;
+
+    // --- Runners ---------------------------------------------------------------------------------------------
+
+    /// The next task for a worker, under a new attempt, lease and prompt id, all durable. Waits up to the request's
+    /// `wait` for one. [`crate::Error::Fenced`] when the worker is not the caller's any more.
+    async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>>;
+
+    /// Renews leases and workers, also those that had run out and that nobody took; then waits for news of them.
+    async fn beat(&self, request: BeatRequest) -> Result<BeatReply>;
+
+    /// An attempt ended. Only with the current fence; the same report again gives the same answer.
+    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
+
+    /// A task goes back before ComfyUI began, without blame. `learnt`: what it needs and the worker lacks,
+    /// in addition to what was known.
+    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply>;
+
+    /// Takes over the attempts under way on a worker that the caller holds: those of its own from before a restart,
+    /// and those of others whose leases ran out.
+    async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>>;
+
+    /// All leases on a worker: the prompts of ours that may be in its queue.
+    async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;
+
+    // --- Workers ---------------------------------------------------------------------------------------------
+
+    /// Registers a worker and takes its lease, if it is free, the caller's own, or run out.
+    async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired>;
+
+    /// Lets go of a worker, so that another process can have it at once.
+    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()>;
+
+    /// Forgets a worker that nobody holds.
+    async fn forget_worker(&self, id: &WorkerId) -> Result<()>;
+
+    /// All workers, by name.
+    async fn workers(&self) -> Result<Vec<Worker>>;
+
+    /// Keeps an `object_info` under its hash.
+    async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()>;
+
+    /// An `object_info` by its hash.
+    async fn object_info(&self, hash: Sha256) -> Result<Option<String>>;
+
+    /// All lanes that tasks were submitted to.
+    async fn lanes(&self) -> Result<Vec<Lane>>;
+
+    // --- Leader, keys, assets --------------------------------------------------------------------------------
+
+    /// Becomes or stays the one process that does `what`, for `ttl`. `None`: another one is.
+    async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>>;
+
+    /// Steps down.
+    async fn resign(&self, what: &str, holder: OwnerId) -> Result<()>;
+
+    /// Keeps a new key.
+    async fn add_key(&self, key: KeyRecord) -> Result<()>;
+
+    /// All keys, also revoked ones, oldest first.
+    async fn keys(&self) -> Result<Vec<KeyRecord>>;
+
+    /// Makes a key useless from now on.
+    async fn revoke_key(&self, id: KeyId) -> Result<KeyRecord>;
+
+    /// Keeps what is known of an uploaded file.
+    async fn add_asset(&self, asset: Asset) -> Result<()>;
+
+    /// An uploaded file of a tenant, by its content.
+    async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>>;
+
+    /// The newest uploaded file of a tenant with this name.
+    async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
+
+    // --- Housekeeping ----------------------------------------------------------------------------------------
+
+    /// Releases tasks whose moment has come, loses those whose process is gone, expires those whose deadline
+    /// passed. Any process may do it at any time.
+    async fn tidy(&self) -> Result<Tidied>;
+
+    /// Ended tasks whose earlier or discarded attempts may have left files, oldest first.
+    async fn unswept(&self, limit: u32) -> Result<Vec<Task>>;
+
+    /// Those files are gone.
+    async fn swept(&self, tasks: &[TaskId]) -> Result<()>;
+
+    /// Tasks that ended longer ago than `age`, oldest first: their files go first, then they are forgotten.
+    async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>>;
+
+    /// Removes ended tasks with everything the store has of them.
+    async fn forget(&self, tasks: &[TaskId]) -> Result<u64>;
+
+    /// What happens to tasks, from now on, in this process and, where the database can tell, in others. A receiver
+    /// that lags must read what it follows again.
+    fn changes(&self) -> broadcast::Receiver<Change>;
+
+    /// Finishes what was begun and lets go of everything. Later calls are [`crate::Error::Closed`].
+    async fn close(&self);
+}

@@ -1,0 +1,101 @@
+//! Where tasks are claimed from and reported to.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use remuda_core::transition::Ending;
+use remuda_core::{
+    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, Placement, Requirements, Sha256, WorkerId,
+    WorkerSpec,
+};
+use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
+
+use crate::frames::Frame;
+
+/// Bytes on their way.
+pub type ByteStream = BoxStream<'static, Result<Bytes, std::io::Error>>;
+
+/// A result of a source.
+pub type Result<T, E = SourceError> = std::result::Result<T, E>;
+
+/// Why a source did not do it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The lease, or the worker, is somebody else's by now: stop, and touch nothing at ComfyUI.
+    #[error("the lease is held by somebody else by now")]
+    Fenced,
+    /// It does not answer, or not well. Whether the last write was done is not known; it may be repeated.
+    #[error("the source does not answer: {0}")]
+    Unavailable(String),
+    /// It refuses, and will again: a wrong key, a file that is too large, a file that is not there.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A file that a task left, on its way to the file store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewFile {
+    /// Its number within the result, from 0.
+    pub n: i32,
+    /// Its name at ComfyUI, without folders.
+    pub filename: String,
+    /// How large it is, if ComfyUI said so.
+    pub size: Option<u64>,
+}
+
+/// A file that has arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// Where it is in the file store.
+    pub key: String,
+    /// In bytes.
+    pub size: u64,
+    /// Of the bytes.
+    pub sha256: Sha256,
+}
+
+/// Where tasks are claimed from and reported to: what a runner knows of the rest of the world.
+///
+/// The meaning of each method is that of [`remuda_store::Store`]; every write may be repeated as it was.
+#[async_trait]
+pub trait Source: fmt::Debug + Send + Sync + 'static {
+    /// Which installation the tasks belong to: part of the marker on every prompt.
+    async fn installation(&self) -> Result<Installation>;
+    /// Registers a worker and takes its lease.
+    async fn acquire_worker(&self, spec: WorkerSpec) -> Result<Acquired>;
+    /// Lets go of a worker.
+    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()>;
+    /// Keeps a worker's `object_info`, for pre-flight checks.
+    async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()>;
+    /// The next task for a worker.
+    async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>>;
+    /// Takes over the attempts under way on a worker.
+    async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>>;
+    /// All leases on a worker.
+    async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;
+    /// Renews leases and workers, and waits for news.
+    async fn beat(&self, request: BeatRequest) -> Result<BeatReply>;
+    /// An attempt ended.
+    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
+    /// A task goes back before ComfyUI began.
+    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply>;
+
+    /// The bytes of a file that must be at the worker first.
+    async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream>;
+    /// Stores a file of an attempt. It becomes visible by `end` only.
+    async fn deliver(
+        &self,
+        lease: LeaseRef,
+        attempt: AttemptNo,
+        file: NewFile,
+        bytes: ByteStream,
+    ) -> Result<Delivered>;
+    /// Removes all files of an attempt: its result is not used.
+    async fn discard(&self, lease: LeaseRef, attempt: AttemptNo) -> Result<()>;
+
+    /// Passes a live frame on. Best effort: never waits, and may drop it.
+    fn frame(&self, frame: Frame);
+}

@@ -6,10 +6,12 @@
 mod cluster;
 mod error;
 mod install;
+mod pooler;
 mod server;
 mod shared;
 
 pub use cluster::{Cluster, Options};
 pub use error::Error;
+pub use pooler::Pooler;
 pub use server::Server;
 pub use shared::{GIVEN, database};

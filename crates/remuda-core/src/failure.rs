@@ -187,3 +187,60 @@ impl Policy {
         Verdict::Again(ceiling.mul_f64(dice.clamp(0.0, 1.0)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_its_treatment() {
+        use FailureClass as C;
+        let policy = Policy::default();
+        // (class, failures before, losses before, retries allowed, whether it is tried again)
+        let cases = [
+            (C::Validation, 0, 0, 3, false),
+            (C::Timeout, 0, 0, 3, false),
+            (C::Delivery, 0, 0, 3, false),
+            (C::Cancelled, 0, 0, 3, false),
+            (C::Execution, 0, 0, 3, true),
+            (C::Execution, 0, 9, 3, true),
+            (C::Execution, 1, 0, 3, false),
+            (C::Execution, 0, 0, 0, false),
+            (C::OutOfMemory, 0, 0, 1, true),
+            (C::OutOfMemory, 1, 0, 3, false),
+            (C::Crash, 9, 2, 0, true),
+            (C::Connection, 0, 2, 0, true),
+            (C::Lost, 0, 2, 0, true),
+            (C::Crash, 0, 3, 9, false),
+            (C::Connection, 0, 3, 9, false),
+            (C::Lost, 0, 3, 9, false),
+        ];
+        for (class, failures, losses, retries, again) in cases {
+            let verdict = policy.verdict(class, failures, losses, retries, 1.0);
+            assert_eq!(matches!(verdict, Verdict::Again(_)), again, "{class} {failures} {losses} {retries}");
+            if class.is_loss() && again {
+                assert_eq!(verdict, Verdict::Again(Duration::ZERO), "the next worker need not wait");
+            }
+        }
+    }
+
+    #[test]
+    fn a_delay_is_random_up_to_its_bound() {
+        let policy = Policy { backoff: Duration::from_secs(400), ..Policy::default() };
+        let delay = |dice| match policy.verdict(FailureClass::Execution, 0, 0, 3, dice) {
+            Verdict::Again(delay) => delay,
+            Verdict::Fail => panic!("it has a retry left"),
+        };
+        assert_eq!((delay(0.0), delay(0.5)), (Duration::ZERO, policy.backoff_max / 2));
+        assert_eq!((delay(1.0), delay(7.0)), (policy.backoff_max, policy.backoff_max));
+    }
+
+    #[test]
+    fn names_of_classes_are_read_as_they_are_written() {
+        for class in FailureClass::ALL {
+            assert_eq!(class.as_str().parse(), Ok(class));
+            assert_eq!(serde_json::to_value(class).unwrap(), class.as_str());
+        }
+        assert!("oom".parse::<FailureClass>().is_err());
+    }
+}

@@ -210,7 +210,8 @@ impl FromStr for Sha256 {
 
     fn from_str(text: &str) -> Result<Self, IdError> {
         let wrong = || id_error("SHA-256", text, "64 hexadecimal digits are expected");
-        if text.len() != 64 || !text.is_ascii() {
+        // Checked here, because a number may also begin with a sign.
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(wrong());
         }
         let mut bytes = [0; 32];
@@ -243,4 +244,49 @@ pub struct Installation {
     pub id: Uuid,
     /// Gateways of one installation show it to each other.
     pub cluster_key: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_with_anything_strange_in_them_are_refused() {
+        for good in ["default", "pod-1.example:8188", "team/a@b_c"] {
+            assert_eq!(Tenant::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "a b", "a\0", "ä", "a'--", &"x".repeat(65)] {
+            let error = Tenant::new(bad).unwrap_err();
+            assert_eq!(error.what, "tenant");
+            assert!(serde_json::from_value::<Tenant>(bad.into()).is_err(), "{bad:?} by way of JSON");
+        }
+        assert!(WorkerId::new("x".repeat(128)).is_ok() && WorkerId::new("x".repeat(129)).is_err());
+        let error = Tenant::new("é".repeat(500)).unwrap_err();
+        assert!(error.to_string().len() < 300, "what is wrong with it is said without repeating all of it");
+    }
+
+    #[test]
+    fn a_hash_has_no_signs_in_it() {
+        assert!("+f".repeat(32).parse::<Sha256>().is_err());
+        assert!("ff".repeat(32).parse::<Sha256>().is_ok());
+    }
+
+    #[test]
+    fn ids_of_tasks_grow() {
+        let ids: Vec<TaskId> = (0..1000).map(|_| TaskId::new()).collect();
+        assert!(ids.is_sorted_by(|a, b| a < b), "later submissions must sort after earlier ones");
+    }
+
+    proptest! {
+        #[test]
+        fn hashes_are_read_as_they_are_written_and_nothing_else_is(bytes: [u8; 32], text in "\\PC{64}|[+a-f0-9]{64}") {
+            let hash = Sha256(bytes);
+            prop_assert_eq!(hash.to_string().parse(), Ok(hash));
+            if let Ok(read) = text.parse::<Sha256>() {
+                prop_assert_eq!(read.to_string(), text.to_lowercase());
+            }
+        }
+    }
 }

@@ -147,3 +147,44 @@ impl KeyRecord {
         self.revoked_at.is_none() && (self.scopes.contains(&scope) || self.scopes.contains(&Scope::Admin))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(scopes: Scopes, hash: Sha256) -> KeyRecord {
+        KeyRecord {
+            id: KeyId(Uuid::nil()),
+            name: "ci".to_owned(),
+            tenant: Tenant::default_tenant(),
+            scopes,
+            hash,
+            created_at: Timestamp::UNIX_EPOCH,
+            revoked_at: None,
+        }
+    }
+
+    #[test]
+    fn no_key_is_another_and_none_is_shown() {
+        let (one, two) = (ApiKey::generate(&mut rand::rng()), ApiKey::generate(&mut rand::rng()));
+        assert_ne!(one, two);
+        assert!(ApiKey::presented(one.reveal()).matches(&one.hash()));
+        assert!(!two.matches(&one.hash()) && !ApiKey::presented("").matches(&one.hash()));
+        let shown = serde_json::to_string(&record([Scope::Read].into(), one.hash())).unwrap();
+        assert!(!shown.contains(&one.hash().to_string()) && !format!("{one:?}").contains(one.reveal()));
+    }
+
+    #[test]
+    fn a_key_allows_its_scopes_admin_everything_and_a_revoked_one_nothing() {
+        let hash = Sha256::of(b"");
+        let reader = record([Scope::Read].into(), hash);
+        let admin = record([Scope::Admin].into(), hash);
+        let revoked = KeyRecord { revoked_at: Some(Timestamp::UNIX_EPOCH), ..admin.clone() };
+        for scope in Scope::ALL {
+            assert_eq!(reader.allows(scope), scope == Scope::Read);
+            assert!(admin.allows(scope));
+            assert!(!revoked.allows(scope));
+            assert_eq!(scope.as_str().parse(), Ok(scope));
+        }
+    }
+}

@@ -1,8 +1,6 @@
 //! The words of Remuda as types, and every decision about tasks as plain functions.
 //!
-//! Nothing here reads a clock, opens a socket or touches a database: time, chance and state come in as
-//! values and decisions go out as values. The stores load, call a function of [`transition`] or [`schedule`],
-//! and save; so SQLite and PostgreSQL cannot disagree about what a lost lease means.
+#![doc = include_str!("../README.md")]
 
 mod attempt;
 mod event;

@@ -130,3 +130,57 @@ pub struct Lane {
     /// What every task in it needs.
     pub requires: Requirements,
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names() -> impl Strategy<Value = BTreeSet<String>> {
+        // Few and odd ones, so that sets overlap and quoting matters.
+        proptest::collection::btree_set(prop_oneof!["[ab]", "[ab\\\\\",\u{0}{}]{1,3}"], 0..3)
+    }
+
+    fn requirements() -> impl Strategy<Value = Requirements> {
+        (names(), names(), names()).prop_map(|(labels, nodes, models)| Requirements { labels, nodes, models })
+    }
+
+    fn capabilities() -> impl Strategy<Value = Capabilities> {
+        (names(), names(), names()).prop_map(|(labels, nodes, models)| Capabilities { labels, nodes, models })
+    }
+
+    proptest! {
+        #[test]
+        fn lanes_are_equal_exactly_when_requirements_are(one in requirements(), two in requirements()) {
+            prop_assert_eq!(one.lane() == two.lane(), one == two);
+            prop_assert_eq!(one.is_empty(), one.lane() == LaneId::any());
+            let read: Requirements = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
+            prop_assert_eq!(read, one);
+        }
+
+        #[test]
+        fn a_worker_may_run_what_it_lacks_nothing_of(
+            one in requirements(), two in requirements(), worker in capabilities(),
+        ) {
+            let lacks = one.missing_on(&worker);
+            prop_assert_eq!(one.satisfied_by(&worker), lacks.is_empty());
+            let both = one.clone().and(&two);
+            let each = one.satisfied_by(&worker) && two.satisfied_by(&worker);
+            prop_assert_eq!(both.satisfied_by(&worker), each);
+            prop_assert_eq!(one.clone().and(&lacks), one);
+        }
+    }
+
+    #[test]
+    fn requirements_are_told_to_people() {
+        let requires = Requirements {
+            labels: ["a100".to_owned()].into(),
+            models: ["flux.safetensors".to_owned()].into(),
+            ..Requirements::default()
+        };
+        assert_eq!(requires.to_string(), "label a100, model flux.safetensors");
+        assert_eq!(Requirements::default().to_string(), "nothing special");
+        assert!(serde_json::from_str::<Requirements>(r#"{"lables": ["a100"]}"#).is_err());
+    }
+}

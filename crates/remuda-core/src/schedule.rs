@@ -163,3 +163,6 @@ fn choose(candidates: &[Candidate], taken: &[bool], want: &Want, now: Timestamp)
 fn loaded(want: &Want, candidate: &Candidate) -> bool {
     candidate.affinity.is_some_and(|affinity| want.loaded.contains(&affinity))
 }
+
+#[cfg(test)]
+mod tests;

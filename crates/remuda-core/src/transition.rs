@@ -322,3 +322,6 @@ pub fn release(task: &mut Task, now: Timestamp) -> bool {
     }
     waits
 }
+
+#[cfg(test)]
+mod tests;

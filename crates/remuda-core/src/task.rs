@@ -71,6 +71,9 @@ pub struct Task {
     pub result: Option<TaskResult>,
     /// The submitter's own, returned as it came.
     pub metadata: Option<serde_json::Value>,
+    /// The ended task that it repeats, because somebody asked for that.
+    #[serde(default)]
+    pub retry_of: Option<TaskId>,
 }
 
 /// What to run. Written once with the task and never changed.
@@ -145,6 +148,8 @@ pub struct NewTask {
     pub max_retries: i32,
     /// The submitter's own.
     pub metadata: Option<serde_json::Value>,
+    /// The ended task that it repeats.
+    pub retry_of: Option<TaskId>,
     /// For submissions that may be repeated.
     pub idempotency: Option<Idempotency>,
 }
@@ -165,6 +170,7 @@ impl NewTask {
             timeout_s: 1800,
             max_retries: 3,
             metadata: None,
+            retry_of: None,
             idempotency: None,
         }
     }

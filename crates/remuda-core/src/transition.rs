@@ -119,6 +119,7 @@ pub fn submit(new: &NewTask, now: Timestamp, rank: i64, cost_ms: i64) -> (Task, 
         error: None,
         result: None,
         metadata: new.metadata.clone(),
+        retry_of: new.retry_of,
     };
     let event = event(&mut task, now, EventKind::Submitted, json!({}));
     (task, event)

@@ -1,5 +1,7 @@
 //! The `remuda` program: reads the command line and hands over to one module per command.
 
+mod commands;
+mod config;
 mod demo;
 mod sim;
 
@@ -21,6 +23,8 @@ enum Command {
     Demo(demo::Args),
     /// Run a ComfyUI that needs no GPU.
     Sim(sim::Args),
+    /// Show every setting, its value and where it came from.
+    Config(commands::config::Args),
 }
 
 #[tokio::main]
@@ -33,5 +37,6 @@ async fn main() -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Demo(args) => demo::run(args).await,
         Command::Sim(args) => sim::run(args).await,
+        Command::Config(args) => commands::config::run(&args),
     }
 }

@@ -1,0 +1,119 @@
+//! `[log]`: what is logged, how and where to.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::config::error::ConfigError;
+use crate::config::resolve::Resolved;
+use crate::config::setting::{Program, Setting, Shape, flag};
+
+static LEVEL: Setting = Setting {
+    name: "log.level",
+    env: &["REMUDA_LOG_LEVEL", "LOG_LEVEL", "RUST_LOG"],
+    flags: &[flag("log-level", "LEVEL", Program::ALL)],
+    shape: Shape::LogLevel,
+    help: "error, warn, info, debug, trace, off, or directives such as info,remuda=debug; without it servers and \
+           workers log at info, other commands at warn",
+    ..Setting::BASE
+};
+
+static FORMAT: Setting = Setting {
+    name: "log.format",
+    env: &["REMUDA_LOG_FORMAT", "LOG_FORMAT"],
+    flags: &[flag("log-format", "FORMAT", Program::RUNNING)],
+    default: "text",
+    shape: Shape::Choice(&["text", "json"]),
+    help: "text for people, json for machines",
+    ..Setting::BASE
+};
+
+static OUTPUT: Setting = Setting {
+    name: "log.output",
+    env: &["REMUDA_LOG_OUTPUT", "LOG_OUTPUT"],
+    flags: &[flag("log-output", "WHERE", Program::RUNNING)],
+    default: "stderr",
+    shape: Shape::LogOutput,
+    help: "Where the log goes: stderr (or console), stdout, or the path of a file that is appended to",
+    ..Setting::BASE
+};
+
+pub(super) const SETTINGS: &[&Setting] = &[&LEVEL, &FORMAT, &OUTPUT];
+
+/// What is logged, how and where to.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    /// What is logged: `REMUDA_LOG_LEVEL`, `LOG_LEVEL`, left to the command.
+    pub(crate) level: Option<LogLevel>,
+    /// How: `REMUDA_LOG_FORMAT`, `LOG_FORMAT`, text.
+    pub(crate) format: LogFormat,
+    /// Where to: `REMUDA_LOG_OUTPUT`, `LOG_OUTPUT`, standard error.
+    pub(crate) output: LogOutput,
+}
+
+impl Log {
+    pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
+        let format = match from.text(&FORMAT).to_lowercase().as_str() {
+            "json" => LogFormat::Json,
+            _ => LogFormat::Text,
+        };
+        Ok(Self { level: from.optional(&LEVEL)?, format, output: from.get(&OUTPUT)? })
+    }
+}
+
+/// Directives for `tracing_subscriber::EnvFilter`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogLevel(pub(crate) String);
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim().to_lowercase();
+        let level = match text.as_str() {
+            "off" | "error" | "warn" | "info" | "debug" | "trace" => text,
+            // Python's words, which the environment of other systems has.
+            "warning" => "warn".to_owned(),
+            "critical" | "fatal" => "error".to_owned(),
+            // A single word that is no level would silently be taken for the name of a module.
+            _ if text.contains(['=', ',']) && tracing_subscriber::EnvFilter::try_new(&text).is_ok() => text,
+            _ => {
+                return Err(format!(
+                    "`{text}` is not a log level; write error, warn, info, debug or trace, or info,remuda=debug"
+                ));
+            }
+        };
+        Ok(Self(level))
+    }
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Where the log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LogOutput {
+    /// Standard error.
+    Stderr,
+    /// Standard output.
+    Stdout,
+    /// The end of a file.
+    File(PathBuf),
+}
+
+impl FromStr for LogOutput {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_lowercase().as_str() {
+            "stderr" | "console" => Ok(Self::Stderr),
+            "stdout" => Ok(Self::Stdout),
+            _ => Ok(Self::File(PathBuf::from(text))),
+        }
+    }
+}

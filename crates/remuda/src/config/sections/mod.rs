@@ -1,0 +1,37 @@
+//! The sections of the settings, one file each: their constants are the table, their structs what the rest of the
+//! program works with.
+
+mod client;
+mod files;
+mod fleet;
+mod log;
+mod server;
+mod store;
+mod tasks;
+mod worker;
+mod workers;
+
+pub(crate) use client::Client;
+pub(crate) use files::Files;
+pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
+pub(super) use server::DATA;
+pub(crate) use server::Server;
+pub(crate) use store::Store;
+pub(crate) use tasks::Tasks;
+pub(crate) use worker::{QueueLink, Source, Worker};
+pub(crate) use workers::Workers;
+
+use super::setting::Setting;
+
+/// Every section in the order in which it is shown.
+pub(super) const ALL: &[&[&Setting]] = &[
+    server::SETTINGS,
+    store::SETTINGS,
+    files::SETTINGS,
+    workers::SETTINGS,
+    tasks::SETTINGS,
+    client::SETTINGS,
+    worker::SETTINGS,
+    log::SETTINGS,
+    fleet::SETTINGS,
+];

@@ -1,0 +1,129 @@
+//! `[worker]`: `remuda worker`, a process of its own beside a ComfyUI.
+
+use std::str::FromStr;
+
+use super::client;
+use super::store;
+use crate::config::error::{ConfigError, Problem};
+use crate::config::resolve::{Origin, Resolved};
+use crate::config::setting::{Program, Setting, Shape, flag};
+use crate::config::values::{Secret, StoreUrl};
+use url::Url;
+
+const WORKER: &[Program] = &[Program::Worker];
+
+static SOURCE: Setting = Setting {
+    name: "worker.source",
+    env: &["REMUDA_SOURCE"],
+    flags: &[flag("source", "SOURCE", WORKER)],
+    default: "queue",
+    shape: Shape::Source,
+    help: "Where a worker's tasks come from: queue",
+    ..Setting::BASE
+};
+
+static ID: Setting = Setting {
+    name: "worker.id",
+    env: &["REMUDA_WORKER_ID"],
+    flags: &[flag("worker-id", "ID", WORKER)],
+    help: "Name of this worker; without one it makes its own and keeps it in the data directory",
+    ..Setting::BASE
+};
+
+pub(super) const SETTINGS: &[&Setting] = &[&SOURCE, &ID];
+
+/// Where tasks are claimed from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Remuda's own queue.
+    Queue,
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.to_lowercase().as_str() {
+            "queue" => Ok(Self::Queue),
+            "littlehorse" | "supabase" | "runpod" => {
+                Err(format!("the source `{text}` is not in this version yet; `queue` is"))
+            }
+            _ => Err(format!("`{text}` is not a source; write queue")),
+        }
+    }
+}
+
+/// How a worker reaches the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum QueueLink {
+    /// Over HTTP, through any server of the installation.
+    Server {
+        /// Its address.
+        url: Url,
+        /// A key with the scope `worker`.
+        key: Option<Secret>,
+    },
+    /// Straight to PostgreSQL, inside a trusted network.
+    Store(StoreUrl),
+}
+
+/// A process of its own beside a ComfyUI.
+#[derive(Debug, Clone)]
+pub(crate) struct Worker {
+    /// Where its tasks come from: `REMUDA_SOURCE`, the queue.
+    pub(crate) source: Source,
+    /// Its name: `REMUDA_WORKER_ID`, not set.
+    pub(crate) id: Option<String>,
+    /// How it reaches the queue: the stronger of `--server` and `--store`.
+    pub(crate) link: Result<QueueLink, String>,
+}
+
+impl Worker {
+    pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
+        let id: Option<String> = from.optional(&ID)?;
+        if let Some(id) = &id {
+            let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+            if id.len() > 64 || !id.chars().all(fine) {
+                let reason = format!("`{id}` is not a name; write up to 64 letters, digits and . _ -");
+                return Err(from.blame(&ID, reason));
+            }
+        }
+        Ok(Self { source: from.get(&SOURCE)?, id, link: link(from)? })
+    }
+
+    /// How it reaches the queue, or why it cannot.
+    pub(crate) fn queue(&self) -> Result<&QueueLink, ConfigError> {
+        self.link
+            .as_ref()
+            .map_err(|reason| Problem::Value { at: "--store".to_owned(), reason: reason.clone() }.into())
+    }
+}
+
+/// A store that is named at least as strongly as the server is used directly. One in SQLite belongs to the server's
+/// process: from the file it is the server's business, from a flag or a variable it is a misunderstanding.
+fn link(from: &Resolved) -> Result<Result<QueueLink, String>, ConfigError> {
+    let (store, server) = (from.origin(&store::URL), from.origin(&client::SERVER));
+    let url: StoreUrl = from.get(&store::URL)?;
+    let over_http = || -> Result<_, ConfigError> {
+        let client = super::Client::read(from)?;
+        Ok(Ok(QueueLink::Server { url: client.server, key: client.key }))
+    };
+    match url {
+        _ if strength(&store) <= strength(&server) => over_http(),
+        StoreUrl::Postgres(_) => Ok(Ok(QueueLink::Store(url))),
+        StoreUrl::Sqlite(_) if matches!(store, Origin::File { .. }) => over_http(),
+        StoreUrl::Sqlite(_) => Ok(Err(
+            "a SQLite store belongs to the server's process; give the worker --server URL and --key KEY instead"
+                .to_owned(),
+        )),
+    }
+}
+
+fn strength(origin: &Origin) -> u8 {
+    match origin {
+        Origin::Default => 0,
+        Origin::File { .. } => 1,
+        Origin::Env(_) => 2,
+        Origin::Flag(_) => 3,
+    }
+}

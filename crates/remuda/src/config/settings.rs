@@ -1,0 +1,97 @@
+//! All settings, typed and checked.
+
+use std::path::{Path, PathBuf};
+
+use super::error::{ConfigError, Problem};
+use super::file::{self, FileValues};
+use super::resolve::{Entry, Resolver};
+use super::sections::{self, Client, Files, Log, Server, Store, Tasks, Worker, Workers};
+use super::setting::Setting;
+use super::sources::Sources;
+
+/// The file that is read when none is named.
+const FILE: &str = "remuda.toml";
+
+/// The settings of one process.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// `[server]`: the API and the data directory.
+    pub(crate) server: Server,
+    /// `[store]`: the tasks.
+    pub(crate) store: Store,
+    /// `[files]`: outputs and uploads.
+    pub(crate) files: Files,
+    /// `[workers]`: the ComfyUIs.
+    pub(crate) workers: Workers,
+    /// `[tasks]`: what holds for a task that does not say otherwise, and how tasks are run.
+    pub(crate) tasks: Tasks,
+    /// `[client]`: the server to talk to.
+    pub(crate) client: Client,
+    /// `[worker]`: a process of its own beside a ComfyUI.
+    pub(crate) worker: Worker,
+    /// `[log]`.
+    pub(crate) log: Log,
+    /// Every setting as text, with where it came from.
+    pub(crate) entries: Vec<Entry>,
+    /// The file that was read.
+    pub(crate) file: Option<PathBuf>,
+    /// What is odd and stops nothing. To be logged once.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Every setting there is.
+pub(crate) fn table() -> impl Iterator<Item = &'static Setting> {
+    sections::ALL.iter().flat_map(|section| section.iter().copied())
+}
+
+impl Settings {
+    /// Reads everything; an error names all that is wrong.
+    pub(crate) fn load(sources: &Sources<'_>) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let (path, file) = read_file(sources, &mut problems);
+        let mut resolver = Resolver { sources, path, file, problems, warnings: Vec::new() };
+        let found = resolver.resolve();
+        let Resolver { path, problems, warnings, .. } = resolver;
+        if !problems.is_empty() {
+            return Err(ConfigError { problems });
+        }
+        Ok(Self {
+            server: Server::read(&found)?,
+            store: Store::read(&found)?,
+            files: Files::read(&found)?,
+            workers: Workers::read(&found)?,
+            tasks: Tasks::read(&found)?,
+            client: Client::read(&found)?,
+            worker: Worker::read(&found)?,
+            log: Log::read(&found)?,
+            entries: found.entries,
+            file: path,
+            warnings,
+        })
+    }
+}
+
+/// The file that `--config` or `REMUDA_CONFIG` names, which must be there, or `remuda.toml`, if it is there.
+fn read_file(sources: &Sources<'_>, problems: &mut Vec<Problem>) -> (Option<PathBuf>, FileValues) {
+    let named = match (&sources.flags.config, sources.env.get("REMUDA_CONFIG")) {
+        (Some(path), _) => Some((path.clone(), "--config")),
+        (None, Ok(Some(path))) if !path.is_empty() => Some((PathBuf::from(path), "REMUDA_CONFIG")),
+        (None, Ok(_)) => None,
+        (None, Err(reason)) => {
+            problems.push(Problem::Value { at: "REMUDA_CONFIG".to_owned(), reason });
+            None
+        }
+    };
+    let usual = || {
+        // What cannot be looked at is not absent: reading it says why.
+        let there = Path::new(&sources.dir.join(FILE)).try_exists().unwrap_or(true);
+        there.then(|| (PathBuf::from(FILE), "the current directory"))
+    };
+    match named.or_else(usual) {
+        Some((path, named_by)) => {
+            let values = file::read(&sources.dir.join(&path), named_by, problems);
+            (Some(path), values)
+        }
+        None => (None, FileValues::default()),
+    }
+}

@@ -1,12 +1,12 @@
 //! What the tests need beside the Rust toolchain, and how it gets here.
 //!
-//! Tests decode what the simulator writes with ffmpeg. On a fresh Debian machine with root rights, as in
-//! CI, it is installed; everywhere else one line says what is missing, because installing software is
-//! then the owner's decision.
+//! Tests decode what the simulator writes with ffmpeg, and use a private PostgreSQL, straight and through
+//! PgBouncer. On a fresh Debian machine with root rights, as in CI, these are installed; everywhere else one
+//! line says what is missing, because installing software is then the owner's decision.
 
 use crate::run;
 use anyhow::{Result, bail};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A program that tests call, and the Debian package that holds it.
@@ -15,8 +15,17 @@ struct Need {
     package: &'static str,
 }
 
-const NEEDS: &[Need] =
-    &[Need { program: "ffmpeg", package: "ffmpeg" }, Need { program: "ffprobe", package: "ffmpeg" }];
+const NEEDS: &[Need] = &[
+    Need { program: "ffmpeg", package: "ffmpeg" },
+    Need { program: "ffprobe", package: "ffmpeg" },
+    Need { program: "initdb", package: "postgresql" },
+    Need { program: "pgbouncer", package: "pgbouncer" },
+];
+
+/// Debian has a folder per version of PostgreSQL, and does not put them into PATH.
+const VERSIONS_OF_POSTGRESQL: &str = "/usr/lib/postgresql";
+/// Programs of Debian that are only in the PATH of root.
+const SYSTEM: &str = "/usr/sbin";
 
 /// Makes sure that everything the tests call is there, or says what is not.
 pub(crate) fn provide() -> Result<()> {
@@ -27,9 +36,11 @@ pub(crate) fn provide() -> Result<()> {
     }
     let missing = missing();
     if !missing.is_empty() {
-        let programs = missing.iter().map(|need| need.program).collect::<Vec<_>>().join(" and ");
+        let programs = missing.iter().map(|need| need.program).collect::<Vec<_>>().join(", ");
         let packages = packages(&missing).join(" ");
-        bail!("the tests need {programs}; install them, on Debian with `apt-get install {packages}`");
+        bail!(
+            "the tests need {programs}; install what is missing, on Debian with `apt-get install {packages}`"
+        );
     }
     let present: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
     println!("present: {}", present.join(", "));
@@ -37,7 +48,13 @@ pub(crate) fn provide() -> Result<()> {
 }
 
 fn missing() -> Vec<&'static Need> {
-    NEEDS.iter().filter(|need| run::which(need.program).is_none()).collect()
+    NEEDS.iter().filter(|need| !is_there(need.program)).collect()
+}
+
+fn is_there(program: &str) -> bool {
+    let versions = std::fs::read_dir(VERSIONS_OF_POSTGRESQL).into_iter().flatten().flatten();
+    let mut aside = versions.map(|version| version.path().join("bin")).chain([PathBuf::from(SYSTEM)]);
+    run::which(program).is_some() || aside.any(|folder| folder.join(program).is_file())
 }
 
 fn packages(needs: &[&Need]) -> Vec<&'static str> {

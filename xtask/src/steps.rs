@@ -1,10 +1,11 @@
 //! The steps of `cargo xtask test`, cheapest and most telling first.
 
-use crate::run::{cargo, shown};
+use crate::run::{cargo, root, shown};
 use crate::tidy::workspace::Workspace;
 use crate::{fuzz, needs, tidy};
 use anyhow::Result;
 use clap::ValueEnum;
+use std::process::Command;
 
 /// One step; the order here is the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -49,7 +50,7 @@ impl Step {
             Step::Fmt => format(),
             Step::Clippy => shown(cargo().args(CLIPPY)),
             Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
-            Step::Test => shown(cargo().args(TEST)),
+            Step::Test => test(),
             Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
             Step::Alone => alone(),
             Step::Fuzz => fuzz::check(),
@@ -65,6 +66,16 @@ const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
 /// They are still compiled, by clippy. One failing test file does not hide those after it.
 const TEST: [&str; 8] =
     ["test", "--workspace", "--locked", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"];
+
+/// All test programs share one private PostgreSQL: starting one in each would take longer than their tests.
+fn test() -> Result<()> {
+    shown(cargo().args(TEST).arg("--no-run"))?;
+    // Built just now, beside the program that is running here.
+    let wrapper = std::env::current_exe()?.with_file_name("with_postgres");
+    let mut command = Command::new(wrapper);
+    command.current_dir(root()).arg(cargo().get_program()).args(TEST);
+    shown(&mut command)
+}
 
 fn format() -> Result<()> {
     shown(cargo().args(["fmt", "--all", "--", "--check"]))?;

@@ -6,6 +6,8 @@ use super::server::Server;
 use tokio::sync::OnceCell;
 
 /// The environment variable that names a server to use instead of a private cluster.
+///
+/// Databases made there, all called `remuda_test_…`, stay when the tests have ended.
 pub const GIVEN: &str = "REMUDA_TEST_POSTGRES";
 
 enum Shared {

@@ -1,9 +1,11 @@
 //! The `remuda` program: reads the command line and hands over to one module per command.
 
+mod api;
 mod commands;
 mod config;
 mod demo;
 mod sim;
+mod ui;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -23,20 +25,58 @@ enum Command {
     Demo(demo::Args),
     /// Run a ComfyUI that needs no GPU.
     Sim(sim::Args),
+    /// Render one workflow: progress bar, files on disk.
+    Run(commands::run::Args),
+    /// Put a task into the queue.
+    Submit(commands::submit::Args),
+    /// Show one task.
+    Status(commands::tasks::OneTask),
+    /// List tasks, newest first.
+    List(commands::tasks::ListArgs),
+    /// Follow a task to its end.
+    Watch(commands::tasks::WatchArgs),
+    /// Stop tasks.
+    Cancel(commands::tasks::ManyTasks),
+    /// Run an ended task once more.
+    Retry(commands::tasks::OneTask),
+    /// Show the ComfyUIs behind a server.
+    Workers(commands::workers::Args),
     /// Show every setting, its value and where it came from.
     Config(commands::config::Args),
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+async fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn")))
         .with_writer(std::io::stderr)
         .init();
-    match cli.command {
+    match run(cli.command).await {
+        Ok(code) => code,
+        Err(error) if error.is::<config::ConfigError>() => {
+            ui::note(format_args!("{error:#}"));
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            ui::note(format_args!("{} {error:#}", console::style("error:").for_stderr().red().bold()));
+            api::exit_code(&error)
+        }
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Demo(args) => demo::run(args).await,
         Command::Sim(args) => sim::run(args).await,
+        Command::Run(args) => commands::run::run(args).await,
+        Command::Submit(args) => commands::submit::run(args).await,
+        Command::Status(args) => commands::tasks::status(args).await,
+        Command::List(args) => commands::tasks::list(args).await,
+        Command::Watch(args) => commands::tasks::watch(args).await,
+        Command::Cancel(args) => commands::tasks::cancel(args).await,
+        Command::Retry(args) => commands::tasks::retry(args).await,
+        Command::Workers(args) => commands::workers::run(args).await,
         Command::Config(args) => commands::config::run(&args),
     }
 }

@@ -1,3 +1,18 @@
 //! The commands, one file each.
 
 pub(crate) mod config;
+mod direct;
+mod follow;
+pub(crate) mod run;
+pub(crate) mod submit;
+pub(crate) mod tasks;
+pub(crate) mod workers;
+mod workflow_file;
+
+use crate::api::Api;
+use crate::config::Settings;
+
+/// The server that the settings name.
+fn api(settings: &Settings) -> anyhow::Result<Api> {
+    Api::new(&settings.client.server, settings.client.key.as_ref().map(|key| key.reveal()))
+}

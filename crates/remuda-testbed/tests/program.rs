@@ -47,7 +47,8 @@ async fn a_line_that_cannot_come_any_more_is_not_waited_for() {
 
 #[tokio::test]
 async fn stopped_it_stands_still_and_continued_it_goes_on() {
-    let mut program = shell("trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.02; done");
+    // The shell starts nothing after `up`: stopped between a vfork and its exec, it would hang elsewhere.
+    let mut program = shell("trap 'echo asked; exit 0' TERM; sleep 600 & echo up; wait");
     program.wait_line("up", LONG).await.unwrap();
     program.stop().unwrap();
     let pid = program.id();
@@ -68,4 +69,9 @@ async fn what_it_started_is_killed_with_it() {
     program.stop().unwrap();
     drop(program);
     gone(child).await;
+
+    let mut program = shell("sleep 600 >/dev/null 2>&1 & echo child $!");
+    let line = program.wait_line("child ", LONG).await.unwrap();
+    program.wait_exit(LONG).await.unwrap();
+    gone(line.trim_start_matches("child ").parse().unwrap()).await;
 }

@@ -105,7 +105,12 @@ impl Cluster {
 
     /// Whether the server's process is there.
     pub fn is_running(&mut self) -> bool {
-        self.postmaster.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+        let runs = self.postmaster.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        if !runs && self.postmaster.take().is_some() {
+            // It has ended by itself, and its number may belong to another from now on.
+            let _ = self.keeper.watch(0);
+        }
+        runs
     }
 
     /// Stops the server at once, as a crash would: no checkpoint, no good-bye to clients. The data stay.
@@ -227,7 +232,6 @@ impl Cluster {
                 Err(error) => error,
             };
             if !self.is_running() {
-                self.postmaster = None;
                 return Err(Error::Program { program: "postgresql", said: tail(&self.folder.join("log")) });
             }
             if Instant::now() > deadline {

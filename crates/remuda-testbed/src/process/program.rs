@@ -58,7 +58,7 @@ pub enum Error {
 
 /// A running program: real process, real signals, its output kept.
 ///
-/// It leads a process group of its own, and what it starts is stopped and killed with it. When the value is dropped, or
+/// It leads a process group of its own: what it starts is stopped and killed with it, and goes when it ends. When the value is dropped, or
 /// this process ends in whatever way, it is killed. When it is dropped by a panic, its output is printed.
 ///
 /// ```
@@ -143,7 +143,7 @@ impl Program {
                     Err(next) => from = next,
                 }
                 let quiet = tokio::time::timeout(QUIET, news.changed()).await.is_err();
-                ended = quiet && !matches!(self.child.try_wait(), Ok(None));
+                ended = quiet && !matches!(self.exited(), Ok(None));
             }
         });
         match found.await {
@@ -192,7 +192,8 @@ impl Program {
         if self.status.is_none() {
             self.status = self.child.try_wait().map_err(self.failed("ask"))?;
             if self.status.is_some() {
-                // Its number may belong to another process from now on.
+                // What it leaves behind goes with it, at once: its number may belong to another from now on.
+                signal::send_group(self.id(), Signal::SIGKILL).map_err(self.failed("signal"))?;
                 self.keeper.watch(0).map_err(self.failed("watch"))?;
             }
         }

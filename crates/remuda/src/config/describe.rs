@@ -63,7 +63,7 @@ fn value_of(setting: &Setting) -> String {
     match setting.shape {
         Shape::Switch | Shape::Number => text,
         Shape::ComfyUis => "[\"http://127.0.0.1:8188\", \"http://10.0.0.5:8188 gpu=4090\"]".to_owned(),
-        Shape::List if setting.key() == "cors_origins" => "[\"https://example.org\"]".to_owned(),
+        Shape::Origins => "[\"https://example.org\"]".to_owned(),
         Shape::List => "[\"remuda.example.org\"]".to_owned(),
         Shape::Url if text.is_empty() => "\"http://10.0.0.2:8080\"".to_owned(),
         Shape::LogLevel => "\"info\"".to_owned(),

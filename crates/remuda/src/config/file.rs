@@ -245,7 +245,7 @@ fn wants(shape: Shape) -> &'static str {
         Shape::Duration => "a duration such as \"30s\" or a number of seconds",
         Shape::Size => "a size such as \"32MiB\" or a number of bytes",
         Shape::Listen => "\"HOST:PORT\" or a port",
-        Shape::List => "an array of texts",
+        Shape::List | Shape::Origins => "an array of texts",
         Shape::ComfyUis => "an array of URLs",
         _ => "a text",
     }
@@ -285,16 +285,17 @@ pub(super) fn nearest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// A line of the file as it may be shown.
+/// A line of the file as it may be shown: from the first secret on, nothing.
 fn without_secrets(line: &str) -> String {
-    let key = line.split_once('=').map(|(key, _)| key);
-    let secret = |key: &str| {
-        let key = key.trim().rsplit('.').next().unwrap_or_default().trim_matches(['"', '\'', ' ']);
+    let secret = |before: &str| {
+        let before = before.trim_end().trim_end_matches(['"', '\'']);
+        let letter = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+        let key = &before[before.trim_end_matches(letter).len()..];
         settings::table().any(|setting| setting.secret && setting.key() == key)
     };
-    match key {
-        Some(key) if secret(key) => format!("{key}= {}", redact::HIDDEN),
-        _ => redact::addresses(line),
+    match line.match_indices('=').find(|(at, _)| secret(&line[..*at])) {
+        Some((at, _)) => format!("{}= {}", redact::addresses(&line[..at]), redact::HIDDEN),
+        None => redact::addresses(line),
     }
 }
 

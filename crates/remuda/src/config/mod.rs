@@ -39,4 +39,4 @@ pub(crate) use sections::{
 pub(crate) use setting::{Program, Setting, Stage};
 pub(crate) use settings::Settings;
 pub(crate) use sources::{ProcessEnv, Sources, Strings};
-pub(crate) use values::{ComfyUi, FilesUrl, Listen, Secret, Size, Span, StoreUrl};
+pub(crate) use values::{ComfyUi, Listen, Secret, Size, Span, StoreUrl};

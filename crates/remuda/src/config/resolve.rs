@@ -12,8 +12,9 @@ use super::setting::{Setting, Shape, Stage};
 use super::settings;
 use super::sources::Sources;
 use super::values::{
-    ComfyUi, FilesUrl, Listen, Secret, Size, Span, StoreUrl, host_name, parts, server_url, switch,
+    Listen, Secret, Size, Span, StoreUrl, comfyuis, host_name, name, origin, parts, server_url, switch,
 };
+use remuda_files::Location;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,9 +83,11 @@ impl Entry {
             Shape::Switch => switch(text).map(|value| value.to_string()),
             Shape::Listen => text.parse::<Listen>().map(|value| value.to_string()),
             Shape::Store => text.parse::<StoreUrl>().map(|value| value.to_string()),
-            Shape::Files => text.parse::<FilesUrl>().map(|value| value.to_string()),
+            Shape::Files => {
+                text.parse::<Location>().map(|value| value.to_string()).map_err(|error| error.to_string())
+            }
             Shape::Source | Shape::LogLevel => Ok(text.to_lowercase()),
-            Shape::List | Shape::ComfyUis => Ok(parts(text).collect::<Vec<_>>().join(", ")),
+            Shape::List | Shape::Origins | Shape::ComfyUis => Ok(parts(text).collect::<Vec<_>>().join(", ")),
             _ => Ok(text.to_owned()),
         };
         redact::addresses(&canonical.unwrap_or_else(|_| text.to_owned()))
@@ -158,8 +161,8 @@ pub(super) fn check(setting: &Setting, text: &str) -> Result<(), String> {
         text.parse::<T>().map(drop)
     }
     let within = |value: u64, show: &dyn Fn(u64) -> String| match setting.range {
-        (least, _) if value < least => Err(format!("{} is less than {}", show(value), show(least))),
-        (_, most) if value > most => Err(format!("{} is more than {}", show(value), show(most))),
+        (least, _) if value < least => Err(format!("{text} is less than {}", show(least))),
+        (_, most) if value > most => Err(format!("{text} is more than {}", show(most))),
         _ => Ok(()),
     };
     match setting.shape {
@@ -177,17 +180,17 @@ pub(super) fn check(setting: &Setting, text: &str) -> Result<(), String> {
         }
         Shape::Duration => {
             let span: Span = text.parse()?;
-            // A part of a second counts as none at the lower end and as one at the upper.
-            let seconds = span.0.as_secs();
-            within(seconds, &|n| Span(std::time::Duration::from_secs(n)).to_string())
+            within(span.0.as_secs(), &|n| Span(std::time::Duration::from_secs(n)).to_string())
         }
         Shape::Size => within(text.parse::<Size>()?.0, &|bytes| Size(bytes).to_string()),
         Shape::Listen => of::<Listen>(text),
         Shape::Url => server_url(text).map(drop),
         Shape::List => Ok(()),
-        Shape::ComfyUis => parts(text).try_for_each(of::<ComfyUi>),
+        Shape::Origins => parts(text).try_for_each(|part| origin(part).map(drop)),
+        Shape::Name => name(text),
+        Shape::ComfyUis => comfyuis(text).map(drop),
         Shape::Store => of::<StoreUrl>(text),
-        Shape::Files => of::<FilesUrl>(text),
+        Shape::Files => text.parse::<Location>().map(drop).map_err(|error| error.to_string()),
         Shape::LogLevel => of::<LogLevel>(text),
         Shape::LogOutput => of::<LogOutput>(text),
         Shape::Source => of::<Source>(text),

@@ -122,6 +122,10 @@ pub(crate) enum Shape {
     Url,
     /// Several words: separated by commas in the environment, an array in the file.
     List,
+    /// Origins of web pages.
+    Origins,
+    /// A name without blanks and the like.
+    Name,
     /// Addresses of ComfyUIs with their labels.
     ComfyUis,
     /// `sqlite:PATH` or `postgres://…`.
@@ -149,7 +153,8 @@ impl Shape {
             Self::Size => "size",
             Self::Listen => "host:port",
             Self::Url => "URL",
-            Self::List => "list",
+            Self::List | Self::Origins => "list",
+            Self::Name => "name",
             Self::ComfyUis => "list of URLs",
             Self::Store => "`sqlite:PATH` or `postgres://…`",
             Self::Files => "`file:DIR` or `s3://…`",
@@ -161,6 +166,6 @@ impl Shape {
 
     /// Whether there can be several values.
     pub(super) fn is_list(self) -> bool {
-        matches!(self, Self::List | Self::ComfyUis)
+        matches!(self, Self::List | Self::Origins | Self::ComfyUis)
     }
 }

@@ -58,7 +58,7 @@ impl Settings {
         Ok(Self {
             server: Server::read(&found)?,
             store: Store::read(&found)?,
-            files: Files::read(&found)?,
+            files: Files::read(&found, sources.env)?,
             workers: Workers::read(&found)?,
             tasks: Tasks::read(&found)?,
             client: Client::read(&found)?,

@@ -184,7 +184,7 @@ fn a_wrong_value_names_where_it_stands() {
             "REMUDA_LEASE=30x: `30x` is not a duration; write one such as 30s, 5m, 1h30m or 7d, or seconds",
         ),
         ("", "REMUDA_PRIORITY=10", "", "REMUDA_PRIORITY=10: 10 is more than 9"),
-        ("--task-timeout 0", "", "", "--task-timeout: 0s is less than 1s"),
+        ("--task-timeout 0s", "", "", "--task-timeout: 0s is less than 1s"),
         ("--sim many", "", "", "--sim: `many` is not a whole number"),
         (
             "",

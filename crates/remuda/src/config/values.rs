@@ -246,60 +246,6 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// Where outputs and uploads are kept.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum FilesUrl {
-    /// A directory.
-    Directory(PathBuf),
-    /// A bucket, `s3://BUCKET/PREFIX`, as it was written.
-    S3(String),
-}
-
-impl FromStr for FilesUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("file:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if path.is_empty() {
-                return Err("`file:` lacks the directory; write file:DIR".to_owned());
-            }
-            return Ok(Self::Directory(PathBuf::from(path)));
-        }
-        if let Some(rest) = text.strip_prefix("s3://") {
-            if rest.is_empty() || rest.starts_with(['/', '?']) {
-                return Err("`s3://` lacks the bucket; write s3://BUCKET or s3://BUCKET/PREFIX".to_owned());
-            }
-            return Ok(Self::S3(text.to_owned()));
-        }
-        if text.starts_with("gs://") || text.starts_with("az://") {
-            return Err(format!(
-                "{}:// is not supported yet; write file:DIR or s3://BUCKET/PREFIX",
-                &text[..2]
-            ));
-        }
-        Err(format!(
-            "`{}` is not a place for files; write file:DIR or s3://BUCKET/PREFIX",
-            redact::addresses(text)
-        ))
-    }
-}
-
-impl fmt::Display for FilesUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Directory(path) => write!(f, "file:{}", path.display()),
-            Self::S3(url) => f.write_str(&redact::addresses(url)),
-        }
-    }
-}
-
-impl fmt::Debug for FilesUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// A ComfyUI to use, and the labels that tasks can require of it.
 ///
 /// As text it is the address and then the labels, with blanks between them: `http://10.0.0.5:8188 gpu=4090 fast`.
@@ -384,6 +330,39 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
+/// ComfyUIs with commas between them.
+pub(super) fn comfyuis(text: &str) -> Result<Vec<ComfyUi>, String> {
+    let all = parts(text).map(str::parse).collect::<Result<Vec<ComfyUi>, _>>()?;
+    for (number, one) in all.iter().enumerate() {
+        // Two runners on one ComfyUI would take each other's prompts for foreign ones.
+        if all[..number].iter().any(|earlier| earlier.url == one.url) {
+            return Err(format!("{one} is there twice"));
+        }
+    }
+    Ok(all)
+}
+
+/// The origin of a web page, as a browser writes it: without a slash at its end.
+pub(super) fn origin(text: &str) -> Result<String, String> {
+    let origin = text.trim_end_matches('/');
+    let host = origin.split_once("://").map(|(_, host)| host);
+    if origin == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#'])) {
+        Ok(origin.to_owned())
+    } else {
+        Err(format!("`{text}` is not an origin; write one such as https://example.org, or *"))
+    }
+}
+
+/// A name that can stand in an address and in a log line.
+pub(super) fn name(text: &str) -> Result<(), String> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if text.len() <= 64 && text.chars().all(fine) {
+        Ok(())
+    } else {
+        Err(format!("`{text}` is not a name; write up to 64 letters, digits and . _ -"))
+    }
+}
+
 /// The parts of a list that is written with commas.
 pub(super) fn parts(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
@@ -456,18 +435,13 @@ mod tests {
     }
 
     #[test]
-    fn stores_and_files_say_what_they_want() {
+    fn stores_say_what_they_want() {
         assert_eq!("sqlite:a/b.db".parse(), Ok(StoreUrl::Sqlite("a/b.db".into())));
         assert_eq!("sqlite:///a/b.db".parse(), Ok(StoreUrl::Sqlite("/a/b.db".into())));
         let store: StoreUrl = "postgres://u:p@h/d".parse().expect("an address");
         assert_eq!(format!("{store:?}"), "postgres://u:***@h/d");
         for text in ["", "sqlite:", "sqlite::memory:", "mysql://h/d", "remuda.db"] {
             assert!(text.parse::<StoreUrl>().expect_err(text).contains("sqlite:PATH"), "{text}");
-        }
-        assert_eq!("file:out".parse(), Ok(FilesUrl::Directory("out".into())));
-        assert_eq!("s3://b/p".parse(), Ok(FilesUrl::S3("s3://b/p".into())));
-        for text in ["", "file:", "s3://", "gs://b", "/out"] {
-            assert!(text.parse::<FilesUrl>().expect_err(text).contains("write"), "{text}");
         }
     }
 

@@ -3,7 +3,8 @@
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;
 use crate::config::setting::{Flag, Program, Setting, Shape, flag};
-use crate::config::values::FilesUrl;
+use crate::config::sources::Strings;
+use remuda_files::Location;
 
 static URL: Setting = Setting {
     name: "files.url",
@@ -23,12 +24,15 @@ pub(super) const SETTINGS: &[&Setting] = &[&URL];
 /// Where outputs and uploads are kept.
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
-    /// Which place: `REMUDA_FILES`, `file:DATA/files`.
-    pub(crate) url: FilesUrl,
+    /// Which place: `REMUDA_FILES`, `file:DATA/files`. For a bucket it has the `AWS_…` variables in it.
+    pub(crate) url: Location,
 }
 
 impl Files {
-    pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
-        Ok(Self { url: from.get(&URL)? })
+    pub(in crate::config) fn read(from: &Resolved, env: &dyn Strings) -> Result<Self, ConfigError> {
+        let url: Location = from.get(&URL)?;
+        let names = env.names().into_iter().filter(|name| name.starts_with("AWS_"));
+        let given = names.filter_map(|name| env.get(&name).ok().flatten().map(|value| (name, value)));
+        Ok(Self { url: url.with_settings(given) })
     }
 }

@@ -1,11 +1,16 @@
 //! `[log]`: what is logged, how and where to.
 
+use std::fs::OpenOptions;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Mutex;
 
-use crate::config::error::ConfigError;
+use crate::config::error::{ConfigError, Problem};
 use crate::config::resolve::Resolved;
 use crate::config::setting::{Program, Setting, Shape, flag};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 static LEVEL: Setting = Setting {
     name: "log.level",
@@ -58,6 +63,37 @@ impl Log {
         };
         Ok(Self { level: from.optional(&LEVEL)?, format, output: from.get(&OUTPUT)? })
     }
+
+    /// Makes this the log of the process; `fallback` is the level where none is set. To be called once.
+    pub(crate) fn install(&self, fallback: &str) -> Result<(), ConfigError> {
+        let writer = match &self.output {
+            LogOutput::Stderr => BoxMakeWriter::new(std::io::stderr),
+            LogOutput::Stdout => BoxMakeWriter::new(std::io::stdout),
+            LogOutput::File(path) => {
+                let opened = OpenOptions::new().create(true).append(true).open(path);
+                BoxMakeWriter::new(Mutex::new(opened.map_err(|error| {
+                    trouble(format!("cannot append to the log file {}: {error}", path.display()))
+                })?))
+            }
+        };
+        let colours = match self.output {
+            LogOutput::Stderr => std::io::stderr().is_terminal(),
+            LogOutput::Stdout => std::io::stdout().is_terminal(),
+            LogOutput::File(_) => false,
+        };
+        let directives = self.level.as_ref().map_or(fallback, |level| &level.0);
+        let filter = EnvFilter::try_new(directives).map_err(|error| trouble(error.to_string()))?;
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+        let installed = match self.format {
+            LogFormat::Text => log.with_ansi(colours).try_init(),
+            LogFormat::Json => log.json().flatten_event(true).try_init(),
+        };
+        installed.map_err(|error| trouble(error.to_string()))
+    }
+}
+
+fn trouble(reason: String) -> ConfigError {
+    Problem::Value { at: "log".to_owned(), reason }.into()
 }
 
 /// Directives for `tracing_subscriber::EnvFilter`.
@@ -75,7 +111,7 @@ impl FromStr for LogLevel {
             "warning" => "warn".to_owned(),
             "critical" | "fatal" => "error".to_owned(),
             // A single word that is no level would silently be taken for the name of a module.
-            _ if text.contains(['=', ',']) && tracing_subscriber::EnvFilter::try_new(&text).is_ok() => text,
+            _ if text.contains(['=', ',']) && EnvFilter::try_new(&text).is_ok() => text,
             _ => {
                 return Err(format!(
                     "`{text}` is not a log level; write error, warn, info, debug or trace, or info,remuda=debug"

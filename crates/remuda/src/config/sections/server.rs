@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;
 use crate::config::setting::{Program, Setting, Shape, flag};
-use crate::config::values::{Listen, Size, server_url};
+use crate::config::values::{Listen, Size, origin, parts, server_url};
 use url::Url;
 
 const SERVE: &[Program] = &[Program::Serve];
@@ -44,7 +44,7 @@ static CORS_ORIGINS: Setting = Setting {
     name: "server.cors_origins",
     env: &["REMUDA_CORS_ORIGINS"],
     flags: &[flag("cors-origin", "ORIGIN", SERVE)],
-    shape: Shape::List,
+    shape: Shape::Origins,
     help: "Origins of web pages that may call the API, or `*`",
     ..Setting::BASE
 };
@@ -107,23 +107,14 @@ impl Server {
             "" => None,
             text => Some(server_url(text).map_err(blame)?),
         };
-        let mut cors_origins: Vec<String> = from.list(&CORS_ORIGINS)?;
-        for origin in &mut cors_origins {
-            // A browser sends no slash there; with one it would never match.
-            while origin.ends_with('/') {
-                origin.pop();
-            }
-            if origin != "*" && !origin.contains("://") {
-                let reason =
-                    format!("`{origin}` is not an origin; write one such as https://example.org, or *");
-                return Err(from.blame(&CORS_ORIGINS, reason));
-            }
-        }
         Ok(Self {
             listen: from.get(&LISTEN)?,
             data: from.get(&DATA)?,
             insecure: from.switch(&INSECURE)?,
-            cors_origins,
+            cors_origins: parts(from.text(&CORS_ORIGINS))
+                .map(origin)
+                .collect::<Result<_, _>>()
+                .map_err(|reason| from.blame(&CORS_ORIGINS, reason))?,
             allowed_hosts: from.list(&ALLOWED_HOSTS)?,
             body_limit: from.get::<Size, _>(&BODY_LIMIT)?.0,
             advertise,

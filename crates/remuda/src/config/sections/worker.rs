@@ -26,6 +26,7 @@ static ID: Setting = Setting {
     name: "worker.id",
     env: &["REMUDA_WORKER_ID"],
     flags: &[flag("worker-id", "ID", WORKER)],
+    shape: Shape::Name,
     help: "Name of this worker; without one it makes its own and keeps it in the data directory",
     ..Setting::BASE
 };
@@ -80,15 +81,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
-        let id: Option<String> = from.optional(&ID)?;
-        if let Some(id) = &id {
-            let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-            if id.len() > 64 || !id.chars().all(fine) {
-                let reason = format!("`{id}` is not a name; write up to 64 letters, digits and . _ -");
-                return Err(from.blame(&ID, reason));
-            }
-        }
-        Ok(Self { source: from.get(&SOURCE)?, id, link: link(from)? })
+        Ok(Self { source: from.get(&SOURCE)?, id: from.optional(&ID)?, link: link(from)? })
     }
 
     /// How it reaches the queue, or why it cannot.

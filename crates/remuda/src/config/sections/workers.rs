@@ -3,7 +3,7 @@
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;
 use crate::config::setting::{Program, Setting, Shape, flag};
-use crate::config::values::ComfyUi;
+use crate::config::values::{ComfyUi, comfyuis};
 
 static COMFYUI: Setting = Setting {
     name: "workers.comfyui",
@@ -38,13 +38,7 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
-        let comfyui: Vec<ComfyUi> = from.list(&COMFYUI)?;
-        for (number, one) in comfyui.iter().enumerate() {
-            // Two runners on one ComfyUI would take each other's prompts for foreign ones.
-            if comfyui[..number].iter().any(|earlier| earlier.url == one.url) {
-                return Err(from.blame(&COMFYUI, format!("{one} is there twice")));
-            }
-        }
+        let comfyui = comfyuis(from.text(&COMFYUI)).map_err(|reason| from.blame(&COMFYUI, reason))?;
         Ok(Self { comfyui, sim: from.get(&SIM)? })
     }
 }

@@ -273,7 +273,7 @@ impl Files {
             Some(_) => (DIRECTORY_PART, u64::MAX),
             None => (S3_PART, S3_MAX_SIZE),
         };
-        upload::receive(stream, limit.min(most), part, &self.inner.trouble, || self.begin(key)).await
+        upload::receive(stream, limit.min(most), part, || self.begin(key)).await
     }
 
     async fn begin(&self, key: &FileKey) -> Result<Upload> {

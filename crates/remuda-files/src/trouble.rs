@@ -104,7 +104,10 @@ impl Trouble {
 
     /// One line without secrets.
     fn summary(&self, error: &StoreError) -> String {
-        let text = error.to_string();
+        let text = match error {
+            StoreError::Generic { source, .. } => source.to_string(),
+            error => error.to_string(),
+        };
         let mut summary = match between(&text, "<Code>", "</Code>") {
             Some(code) => match between(&text, "<Message>", "</Message>") {
                 Some(message) => format!("{code}: {message}"),

@@ -5,11 +5,12 @@
 //! dropped before: because the stream failed, because the store failed, or because nobody waits for it any more.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
-use object_store::{MultipartUpload, PutPayload};
+use object_store::{MultipartUpload, PutPayload, UploadPart};
 use sha2::{Digest, Sha256 as Hasher};
 use tokio_util::task::TaskTracker;
 
@@ -19,6 +20,9 @@ use crate::trouble::Trouble;
 
 /// How many parts travel at once, beside the one that is being filled.
 const PARTS_UNDER_WAY: usize = 2;
+
+/// How long parts on their way may take to arrive before their upload is given up.
+const LAST_PARTS: Duration = Duration::from_secs(5);
 
 /// The first allocation for a file whose size is not known.
 const FIRST_ALLOCATION: usize = 64 << 10;
@@ -41,7 +45,6 @@ pub(crate) async fn receive<E, F>(
     stream: impl Stream<Item = Result<Bytes, E>> + Send,
     limit: u64,
     part_size: usize,
-    trouble: &Trouble,
     begin: impl FnOnce() -> F,
 ) -> Result<Received>
 where
@@ -53,20 +56,20 @@ where
     let mut size: u64 = 0;
     let mut part = BytesMut::new();
     let mut begin = Some(begin);
-    // The parts are declared last, so that they are dropped before the upload that they belong to is given up.
     let mut upload: Option<Upload> = None;
-    let mut parts = FuturesUnordered::new();
 
     loop {
         // Parts travel while the stream is waited for.
-        let next = tokio::select! {
-            biased;
-            Some(done) = parts.next(), if !parts.is_empty() => {
-                let done: object_store::Result<()> = done;
-                done.map_err(|error| trouble.of_write(&error))?;
-                continue;
-            }
-            next = stream.next() => next,
+        let next = match &mut upload {
+            Some(upload) if upload.under_way() > 0 => tokio::select! {
+                biased;
+                done = upload.finish_one() => {
+                    done?;
+                    continue;
+                }
+                next = stream.next() => next,
+            },
+            _ => stream.next().await,
         };
         let Some(chunk) = next else { break };
         let mut chunk = chunk.map_err(|error| Error::Source(error.into()))?;
@@ -79,11 +82,11 @@ where
                 if let Some(begin) = begin.take() {
                     upload = Some(begin().await?);
                 }
-                while parts.len() >= PARTS_UNDER_WAY {
-                    finish_one(&mut parts, trouble).await?;
-                }
                 if let Some(upload) = &mut upload {
-                    parts.push(upload.put_part(part.split().freeze()));
+                    while upload.under_way() >= PARTS_UNDER_WAY {
+                        upload.finish_one().await?;
+                    }
+                    upload.put_part(part.split().freeze());
                 }
             }
             let piece = chunk.split_to(chunk.len().min(part_size - part.len()));
@@ -101,37 +104,42 @@ where
     let Some(mut upload) = upload else {
         return Ok(Received { stored, body: Body::Whole(part.freeze()) });
     };
-    parts.push(upload.put_part(part.freeze()));
-    while !parts.is_empty() {
-        finish_one(&mut parts, trouble).await?;
+    upload.put_part(part.freeze());
+    while upload.under_way() > 0 {
+        upload.finish_one().await?;
     }
     Ok(Received { stored, body: Body::Parts(upload) })
-}
-
-async fn finish_one(parts: &mut FuturesUnordered<object_store::UploadPart>, trouble: &Trouble) -> Result<()> {
-    match parts.next().await {
-        Some(Err(error)) => Err(trouble.of_write(&error)),
-        _ => Ok(()),
-    }
 }
 
 /// An upload that is aborted unless it is completed.
 pub(crate) struct Upload {
     upload: Option<Box<dyn MultipartUpload>>,
+    parts: FuturesUnordered<UploadPart>,
     background: TaskTracker,
     trouble: Trouble,
 }
 
 impl Upload {
     pub(crate) fn new(upload: Box<dyn MultipartUpload>, background: TaskTracker, trouble: Trouble) -> Self {
-        Self { upload: Some(upload), background, trouble }
+        Self { upload: Some(upload), parts: FuturesUnordered::new(), background, trouble }
     }
 
-    fn put_part(&mut self, part: Bytes) -> object_store::UploadPart {
-        match &mut self.upload {
-            Some(upload) => upload.put_part(PutPayload::from_bytes(part)),
-            // Only `complete` and `drop` take the upload out, and both take all of `self`.
-            None => Box::pin(std::future::ready(Ok(()))),
+    fn under_way(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn put_part(&mut self, part: Bytes) {
+        // Only `complete` and `drop` take the upload out, and both take all of `self`.
+        if let Some(upload) = &mut self.upload {
+            self.parts.push(upload.put_part(PutPayload::from_bytes(part)));
+        }
+    }
+
+    /// Drives all parts that are under way until one of them is through.
+    async fn finish_one(&mut self) -> Result<()> {
+        match self.parts.next().await {
+            Some(Err(error)) => Err(self.trouble.of_write(&error)),
+            _ => Ok(()),
         }
     }
 
@@ -150,12 +158,16 @@ impl Drop for Upload {
         else {
             return;
         };
-        let trouble = self.trouble.clone();
+        let (trouble, mut parts) = (self.trouble.clone(), std::mem::take(&mut self.parts));
         let abort = async move {
+            // A part that arrives after the end of its upload would stay at the server.
+            let through = async { while parts.next().await.is_some() {} };
+            let late = tokio::time::timeout(LAST_PARTS, through).await.is_err();
+            drop(parts);
             // What cannot be removed now is not visible either; the store's own rules for unfinished uploads remove it.
             if let Err(error) = upload.abort().await {
                 let error = trouble.of_write(&error);
-                tracing::debug!(error = %error, "an unfinished upload was not removed");
+                tracing::debug!(error = %error, parts.late = late, "an unfinished upload was not removed");
             }
         };
         self.background.spawn_on(abort, &runtime);

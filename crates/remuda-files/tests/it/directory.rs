@@ -189,3 +189,19 @@ async fn a_folder_is_no_file() {
     assert_eq!(files.delete_all(&inner).await.expect("nothing is below a file"), 0);
     assert_eq!(read(&files, &inner).await.expect("it stayed"), "x");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_claim_at_once_one_wins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = open(folder.path());
+    let claims = (1..=8).map(|id| {
+        let files = files.clone();
+        tokio::spawn(async move { files.check_installation(Uuid::from_u128(id), false).await })
+    });
+    let results = futures_util::future::join_all(claims).await;
+    let results: Vec<_> = results.into_iter().map(|result| result.expect("no panic")).collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
+    for error in results.into_iter().filter_map(Result::err) {
+        assert!(matches!(error, Error::WrongInstallation { found: Some(_), .. }), "{error:?}");
+    }
+}

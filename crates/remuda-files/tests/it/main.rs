@@ -4,5 +4,6 @@ mod directory;
 mod key;
 mod location;
 mod s3;
+mod s3_faults;
 mod s3_server;
 mod suite;

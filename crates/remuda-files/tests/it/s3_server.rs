@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use remuda_files::{Files, Location};
+use s3s::S3;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tempfile::TempDir;
@@ -26,11 +27,21 @@ pub(crate) struct S3Server {
 }
 
 impl S3Server {
+    /// A server that keeps what it is given.
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder for buckets");
         std::fs::create_dir(folder.path().join(BUCKET)).expect("a bucket");
-        let mut service =
-            S3ServiceBuilder::new(s3s_fs::FileSystem::new(folder.path()).expect("a file system"));
+        let storage = s3s_fs::FileSystem::new(folder.path()).expect("a file system");
+        Self::with(folder, storage).await
+    }
+
+    /// A server that does what the test says.
+    pub(crate) async fn start_with(storage: impl S3) -> Self {
+        Self::with(tempfile::tempdir().expect("a folder"), storage).await
+    }
+
+    async fn with(folder: TempDir, storage: impl S3) -> Self {
+        let mut service = S3ServiceBuilder::new(storage);
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
         let service = service.build();
 

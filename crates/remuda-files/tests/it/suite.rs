@@ -23,6 +23,7 @@ pub(crate) async fn run_all(files: &Files) {
     a_dropped_write_leaves_nothing(files).await;
     a_limit_holds(files).await;
     content_is_kept_once(files).await;
+    many_may_bring_the_same(files).await;
     folders_are_deleted_whole_and_alone(files).await;
     absence_is_no_error(files).await;
     names_of_strangers_pass(files).await;
@@ -219,6 +220,23 @@ async fn content_is_kept_once(files: &Files) {
     assert_eq!(files.delete_all(&key("tmp")).await.expect("nothing temporary is left"), 0);
     assert_eq!(files.delete_all(&key("assets")).await.expect("they go"), 2);
     assert_eq!(files.sweep_temporary(Duration::ZERO).await.expect("nothing to sweep"), 0);
+}
+
+async fn many_may_bring_the_same(files: &Files) {
+    for size in [1000, 6 << 20] {
+        let content = sample(size);
+        let uploads =
+            (0..6).map(|n| files.put_content_addressed(in_chunks(content.clone(), 100_000 + n), None));
+        let keys: Vec<_> = futures_util::future::join_all(uploads).await;
+        for result in &keys {
+            let (key, stored) = result.as_ref().expect("it is stored");
+            assert_eq!((key, stored.size), (&FileKey::asset(hash(&content)), size as u64));
+        }
+        assert!(read(files, &FileKey::asset(hash(&content))).await.expect("it is there") == content);
+    }
+    files.settled().await;
+    assert_eq!(files.delete_all(&key("tmp")).await.expect("nothing temporary is left"), 0);
+    assert_eq!(files.delete_all(&key("assets")).await.expect("they go"), 2);
 }
 
 async fn folders_are_deleted_whole_and_alone(files: &Files) {

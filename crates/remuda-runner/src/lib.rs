@@ -4,4 +4,5 @@
 //! tasks go to a [`frames::FrameHub`], never through the database.
 
 pub mod frames;
+pub mod preflight;
 pub mod source;

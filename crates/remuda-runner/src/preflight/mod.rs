@@ -1,0 +1,110 @@
+//! What can be said of a graph before it is queued: refused, or which workers can run it and with which files.
+//!
+//! [`Preflight`] knows the last `object_info` of every worker from the store. A graph is refused when it is none,
+//! when it would kill a ComfyUI, and when every worker that is known lacks a node or a model of it; a graph that
+//! only some workers can run gets the requirements that keep it away from the others.
+
+mod fingerprint;
+mod placements;
+mod refusal;
+mod verdict;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use comfyui::Workflow;
+use remuda_core::{Placement, Requirements, Tenant};
+use remuda_store::Store;
+use serde_json::value::RawValue;
+
+pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
+pub use workers::capabilities;
+
+use workers::Known;
+
+/// Texts longer than this are checked on a thread that may take its time.
+const LARGE: usize = 256 << 10;
+
+/// What is to be checked.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// Whose files the graph may name.
+    pub tenant: Tenant,
+    /// The graph, as it came.
+    pub workflow: Box<RawValue>,
+    /// Files for inputs, by `node.input`: `asset:<sha256>` or the name of an uploaded file.
+    pub inputs: BTreeMap<String, String>,
+    /// What the submitter asks of a worker.
+    pub requires: Requirements,
+}
+
+/// A graph that may be queued.
+#[derive(Debug, Clone)]
+pub struct Cleared {
+    /// The graph, byte for byte.
+    pub workflow: Box<RawValue>,
+    /// Files that must be at the worker first.
+    pub placements: Vec<Placement>,
+    /// What the submitter asks for, and what at least one known worker lacks.
+    pub requires: Requirements,
+    /// Which models it uses, as one number.
+    pub affinity: Option<i64>,
+    /// Its classes and sizes, as one number.
+    pub shape: i64,
+    /// What the submitter should know.
+    pub warnings: Vec<String>,
+}
+
+/// Checks graphs against the workers that a store knows. One per process: it remembers what it has read.
+#[derive(Debug)]
+pub struct Preflight {
+    store: Arc<dyn Store>,
+    known: Known,
+}
+
+impl Preflight {
+    /// For the workers of this store.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { known: Known::new(store.clone()), store }
+    }
+
+    /// Checks one graph.
+    pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
+        let Question { tenant, workflow: raw, inputs, requires } = question;
+        let workflow = Workflow::from_raw(raw.clone()).map_err(Refusal::from)?;
+        let workers = self.known.workers().await?;
+        let mut judged = judge(&workflow, &requires, workers).await;
+        if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unseen) {
+            // The list may be a second old, and a worker that can run it may just have come.
+            let workers = self.known.workers_now().await?;
+            judged = judge(&workflow, &requires, workers).await;
+        }
+        let verdict = judged?;
+        let placements =
+            placements::find(&self.store, &tenant, &workflow, &inputs, &verdict.upload_inputs).await?;
+        Ok(Cleared {
+            placements,
+            requires: requires.and(&verdict.requires),
+            affinity: fingerprint::affinity(&workflow),
+            shape: fingerprint::shape(&workflow),
+            warnings: verdict.warnings,
+            workflow: raw,
+        })
+    }
+}
+
+async fn judge(
+    workflow: &Workflow,
+    requires: &Requirements,
+    workers: Arc<Vec<workers::KnownWorker>>,
+) -> Result<verdict::Verdict, Refusal> {
+    if workflow.as_str().len() < LARGE {
+        return verdict::judge(workflow, requires, &workers);
+    }
+    let (workflow, requires) = (workflow.clone(), requires.clone());
+    let judged = tokio::task::spawn_blocking(move || verdict::judge(&workflow, &requires, &workers)).await;
+    judged.unwrap_or_else(|error| {
+        Err(Refusal::new(RefusalKind::NotAGraph, format!("the graph could not be checked: {error}")))
+    })
+}

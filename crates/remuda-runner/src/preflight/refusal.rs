@@ -1,0 +1,136 @@
+//! Why a graph is not queued.
+
+use std::fmt;
+
+use comfyui::guard::{self, Severity};
+use comfyui::workflow::WorkflowError;
+
+/// What is wrong with a graph, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// It is not a graph in API format.
+    NotAGraph,
+    /// It is what the frontend saves.
+    UiFormat,
+    /// It has no nodes.
+    Empty,
+    /// It would kill the ComfyUI that runs it.
+    Dangerous,
+    /// Every ComfyUI would refuse it.
+    Invalid,
+    /// Every known worker lacks a node or a model of it.
+    MissingEverywhere,
+    /// A file that it names, or the place where one should go, is not there.
+    BadInput,
+}
+
+impl RefusalKind {
+    /// The stable name of it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotAGraph => "not_a_graph",
+            Self::UiFormat => "ui_format",
+            Self::Empty => "empty_graph",
+            Self::Dangerous => "dangerous_graph",
+            Self::Invalid => "invalid_graph",
+            Self::MissingEverywhere => "missing_everywhere",
+            Self::BadInput => "bad_input",
+        }
+    }
+}
+
+impl fmt::Display for RefusalKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Where in a graph something is wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// The node.
+    pub node_id: String,
+    /// Its class.
+    pub class_type: Option<String>,
+    /// Its input.
+    pub input: Option<String>,
+}
+
+impl Place {
+    pub(crate) fn of(problem: &guard::Problem) -> Option<Box<Self>> {
+        let node_id = problem.node_id.clone()?;
+        Some(Box::new(Self { node_id, class_type: problem.class_type.clone(), input: problem.input.clone() }))
+    }
+}
+
+/// One clear reason, with the node where there is one.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// For programs.
+    pub kind: RefusalKind,
+    /// For people: what is wrong, and what to do.
+    pub message: String,
+    /// The node to blame.
+    pub place: Option<Box<Place>>,
+    /// Further findings, one line each, and where what is missing.
+    pub more: Vec<String>,
+}
+
+impl Refusal {
+    /// Without a node.
+    pub(crate) fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), place: None, more: Vec::new() }
+    }
+
+    /// At one input of one node.
+    pub(crate) fn at(kind: RefusalKind, node: &str, input: &str, message: impl fmt::Display) -> Self {
+        Self {
+            place: Some(Box::new(Place {
+                node_id: node.to_owned(),
+                class_type: None,
+                input: Some(input.to_owned()),
+            })),
+            ..Self::new(kind, format!("node {node} input {input}: {message}"))
+        }
+    }
+
+    /// From what a check found: the worst first, the others as further lines. `None` when it found nothing.
+    pub(crate) fn of_problems<'a>(problems: impl IntoIterator<Item = &'a guard::Problem>) -> Option<Self> {
+        let mut problems = problems.into_iter();
+        let first = problems.next()?;
+        let kind = match first.severity {
+            Severity::Kills => RefusalKind::Dangerous,
+            Severity::Refused | Severity::Suspicious => RefusalKind::Invalid,
+        };
+        Some(Self {
+            kind,
+            message: first.to_string(),
+            place: Place::of(first),
+            more: problems.take(20).map(ToString::to_string).collect(),
+        })
+    }
+}
+
+impl From<WorkflowError> for Refusal {
+    fn from(error: WorkflowError) -> Self {
+        let kind = match error {
+            WorkflowError::UiFormat | WorkflowError::WrappedUiFormat { .. } => RefusalKind::UiFormat,
+            WorkflowError::Empty => RefusalKind::Empty,
+            _ => RefusalKind::NotAGraph,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// Why a check has no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PreflightError {
+    /// The graph is refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] remuda_store::Error),
+}

@@ -1,0 +1,196 @@
+//! Who could run a graph: a decision over values.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comfyui::guard::{self, Kind, Options, Report, Severity};
+use comfyui::object_info::has_model_ending;
+use comfyui::{ObjectInfo, Workflow};
+use remuda_core::{Requirements, Sha256};
+
+use super::refusal::{Place, Refusal, RefusalKind};
+use super::workers::KnownWorker;
+
+/// So many warnings are passed on.
+const MOST_WARNINGS: usize = 20;
+
+/// What was found of a graph that may be queued.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    /// What at least one worker lacks.
+    pub(super) requires: Requirements,
+    /// What the submitter should know.
+    pub(super) warnings: Vec<String>,
+    /// Inputs of classes that take uploaded files, as far as workers told.
+    pub(super) upload_inputs: BTreeSet<(String, String)>,
+    /// No worker with a description was there to judge by.
+    pub(super) unseen: bool,
+}
+
+/// One description, shared by all workers that have it.
+struct Judged<'a> {
+    workers: Vec<&'a KnownWorker>,
+    report: Report,
+    lacks: Requirements,
+}
+
+pub(super) fn judge(
+    workflow: &Workflow,
+    asked: &Requirements,
+    workers: &[KnownWorker],
+) -> Result<Verdict, Refusal> {
+    let able: Vec<&KnownWorker> =
+        workers.iter().filter(|worker| asked.labels.is_subset(&worker.labels)).collect();
+    let mut by_hash: BTreeMap<Sha256, (&ObjectInfo, Vec<&KnownWorker>)> = BTreeMap::new();
+    for worker in able.iter().copied() {
+        if let (Some(hash), Some(info)) = (worker.hash, &worker.info) {
+            by_hash.entry(hash).or_insert_with(|| (info, Vec::new())).1.push(worker);
+        }
+    }
+    if by_hash.is_empty() {
+        return unseen(workflow, asked, &able, workers);
+    }
+
+    let mut verdict = Verdict::default();
+    let mut judged = Vec::new();
+    // Files come after the check, so that lists of files say nothing yet.
+    let options = Options { check_files: false, ..Options::default() };
+    for (info, workers) in by_hash.into_values() {
+        note_upload_inputs(workflow, info, &mut verdict.upload_inputs);
+        let report = guard::check(workflow, Some(info), &options);
+        // What kills one kills them all.
+        if report.kills() {
+            return Err(refused(&report, |_| true));
+        }
+        let lacks = lacks(&report, asked, info);
+        judged.push(Judged { workers, report, lacks });
+    }
+
+    verdict.requires = judged.iter().fold(Requirements::default(), |all, one| all.and(&one.lacks));
+    let fitting: Vec<&Judged<'_>> = judged.iter().filter(|one| one.lacks.is_empty()).collect();
+    if fitting.is_empty() {
+        let starting: Vec<&str> =
+            able.iter().filter(|worker| worker.starting).map(|worker| worker.id.as_str()).collect();
+        if starting.is_empty() {
+            return Err(missing_everywhere(&judged));
+        }
+        verdict.warnings.push(format!(
+            "no worker that is known has {}; it waits for {}, which has not yet said what it has",
+            verdict.requires,
+            starting.join(", ")
+        ));
+        return Ok(verdict);
+    }
+    // A value outside its list may be fine for a class with its own validation; these are fine for none.
+    let hopeless = |one: &&Judged<'_>| {
+        one.report.accepted_outputs.is_empty()
+            && one.report.problems.iter().any(|problem| sure(&problem.kind))
+    };
+    if fitting.iter().all(hopeless)
+        && let Some(first) = fitting.first()
+    {
+        return Err(refused(&first.report, sure));
+    }
+    if let Some(first) = fitting.first() {
+        let findings = first.report.iter().take(MOST_WARNINGS);
+        verdict.warnings.extend(findings.map(ToString::to_string));
+    }
+    Ok(verdict)
+}
+
+/// No description to go by: what the graph alone tells.
+fn unseen(
+    workflow: &Workflow,
+    asked: &Requirements,
+    able: &[&KnownWorker],
+    workers: &[KnownWorker],
+) -> Result<Verdict, Refusal> {
+    let report = guard::check(workflow, None, &Options::default());
+    if !report.may_be_sent() {
+        return Err(refused(&report, |_| true));
+    }
+    let warning = if workers.is_empty() {
+        "no worker is known yet: the graph was not checked against one, and waits for the first".to_owned()
+    } else if able.is_empty() {
+        let labels: Vec<&str> = asked.labels.iter().map(String::as_str).collect();
+        format!("no worker that is known carries the labels {}: the task waits for one", labels.join(", "))
+    } else {
+        "no worker has said yet what it has: the graph was not checked against one".to_owned()
+    };
+    Ok(Verdict { warnings: vec![warning], unseen: true, ..Verdict::default() })
+}
+
+fn refused(report: &Report, counts: impl Fn(&Kind) -> bool) -> Refusal {
+    let worst =
+        report.problems.iter().filter(|problem| problem.severity == Severity::Kills || counts(&problem.kind));
+    Refusal::of_problems(worst)
+        .unwrap_or_else(|| Refusal::new(RefusalKind::Invalid, "every ComfyUI would refuse the graph"))
+}
+
+/// What no validation of a class's own can make good.
+fn sure(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::NotAWorkflow
+            | Kind::NodeNotObject
+            | Kind::NoClassType
+            | Kind::NoInputs
+            | Kind::Doubled
+            | Kind::BadLink
+            | Kind::DanglingLink { .. }
+            | Kind::NoSuchOutput { .. }
+            | Kind::Cycle { .. }
+            | Kind::ChainTooLong { .. }
+            | Kind::NoOutputs
+            | Kind::MissingInput
+    )
+}
+
+/// What a worker with this description lacks for the graph and for what was asked.
+fn lacks(report: &Report, asked: &Requirements, info: &ObjectInfo) -> Requirements {
+    let mut lacks = Requirements::default();
+    for problem in &report.problems {
+        match (&problem.kind, &problem.class_type) {
+            (Kind::UnknownClass { .. }, Some(class)) => {
+                lacks.nodes.insert(class.clone());
+            }
+            // A worker's list of models has files only; what else loaders offer is no requirement.
+            (Kind::MissingModel { model, .. }, _) if has_model_ending(model) => {
+                lacks.models.insert(model.clone());
+            }
+            _ => {}
+        }
+    }
+    lacks.nodes.extend(asked.nodes.iter().filter(|class| !info.contains(class)).cloned());
+    if !asked.models.is_empty() {
+        let has = super::capabilities(BTreeSet::new(), info).models;
+        lacks.models.extend(asked.models.difference(&has).cloned());
+    }
+    lacks
+}
+
+fn missing_everywhere(judged: &[Judged<'_>]) -> Refusal {
+    let missing_on = |one: &Judged<'_>| {
+        let names: Vec<&str> = one.workers.iter().map(|worker| worker.id.as_str()).collect();
+        format!("{} lacks {}", names.join(", "), one.lacks)
+    };
+    let problem = judged.iter().find_map(|one| one.report.missing_here().next());
+    let message = match problem {
+        Some(problem) => format!("no worker can run it: {problem}"),
+        None => "no worker has what the task requires".to_owned(),
+    };
+    Refusal {
+        place: problem.and_then(Place::of),
+        more: judged.iter().map(missing_on).collect(),
+        ..Refusal::new(RefusalKind::MissingEverywhere, message)
+    }
+}
+
+fn note_upload_inputs(workflow: &Workflow, info: &ObjectInfo, found: &mut BTreeSet<(String, String)>) {
+    for node in workflow.nodes() {
+        let Some(class) = node.class_type() else { continue };
+        let Some(described) = info.get(&class) else { continue };
+        for input in described.inputs.iter().filter(|input| input.upload.is_some()) {
+            found.insert((class.to_string(), input.name.clone()));
+        }
+    }
+}

@@ -225,12 +225,15 @@ async fn content_is_kept_once(files: &Files) {
 async fn many_may_bring_the_same(files: &Files) {
     for size in [1000, 6 << 20] {
         let content = sample(size);
-        let uploads =
-            (0..6).map(|n| files.put_content_addressed(in_chunks(content.clone(), 100_000 + n), None));
-        let keys: Vec<_> = futures_util::future::join_all(uploads).await;
-        for result in &keys {
-            let (key, stored) = result.as_ref().expect("it is stored");
-            assert_eq!((key, stored.size), (&FileKey::asset(hash(&content)), size as u64));
+        let uploads = (0..6).map(|n| {
+            let (files, content) = (files.clone(), content.clone());
+            tokio::spawn(
+                async move { files.put_content_addressed(in_chunks(content, 100_000 + n), None).await },
+            )
+        });
+        for result in futures_util::future::join_all(uploads).await {
+            let (key, stored) = result.expect("no panic").expect("it is stored");
+            assert_eq!((key, stored.size), (FileKey::asset(hash(&content)), size as u64));
         }
         assert!(read(files, &FileKey::asset(hash(&content))).await.expect("it is there") == content);
     }

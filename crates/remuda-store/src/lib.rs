@@ -4,6 +4,8 @@
 //! a lost lease or a late report means is written once.
 
 mod clock;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod options;
 mod requests;

@@ -1,0 +1,142 @@
+//! The list of all cases, and the macro that makes a test of each.
+
+/// Makes one test per case of the [conformance suite](crate::conformance), for the backend whose fixture
+/// the named `async fn() -> impl Fixture` makes. The calling crate needs `tokio` with its macros.
+#[macro_export]
+macro_rules! conformance_tests {
+    (@tests $fixture:ident; $($group:ident: $($case:ident)+;)+) => {$(
+        mod $group {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    $crate::conformance::in_time($crate::conformance::$group::$case(super::$fixture().await)).await;
+                }
+            )+
+        }
+    )+};
+    ($fixture:ident) => {
+        $crate::conformance_tests! { @tests $fixture;
+            submitting:
+                a_task_is_kept_as_it_came
+                an_unknown_task_is_not_there
+                the_same_id_again_is_the_same_task
+                the_same_key_again_is_the_same_task_or_a_conflict
+                of_equal_submissions_at_once_one_is_new
+                lists_are_newest_first_in_pages
+                a_position_is_what_would_run_before
+                a_far_position_is_estimated
+                counts_are_what_there_is
+                events_have_no_gaps_and_can_be_resumed
+                every_change_is_announced
+                costs_are_learnt_by_shape
+                a_hundred_submissions_at_once_are_a_hundred_tasks;
+            queueing:
+                urgent_tasks_first_then_in_the_order_they_came
+                equals_are_served_first_come_first_served
+                tenants_share_fairly
+                a_worker_is_served_from_the_lanes_it_satisfies
+                a_new_lane_reaches_a_waiting_worker
+                loaded_models_are_preferred
+                a_scheduled_task_starts_when_its_moment_comes
+                a_hastened_task_is_queued_at_once
+                a_deadline_ends_only_what_waits
+                a_failed_task_avoids_the_worker_for_a_while;
+            claiming:
+                a_claim_is_recorded_before_it_is_given
+                a_claim_without_work_waits_and_comes_back_empty
+                only_the_holder_of_a_worker_claims_for_it
+                a_submission_serves_a_waiting_claim_at_once
+                a_task_given_back_serves_a_waiting_claim
+                idle_workers_come_before_busy_ones
+                an_idle_worker_wants_what_only_waits_elsewhere
+                nobody_wants_what_renders_or_what_they_cannot_run
+                a_claim_whose_caller_is_gone_is_given_back
+                no_task_is_claimed_twice
+                closing_answers_those_who_wait;
+            leasing:
+                a_beat_renews_and_notes_progress
+                a_lease_that_ran_out_is_renewed_while_nobody_took_it
+                a_beat_tells_what_was_lost
+                a_result_is_kept_as_it_came
+                failures_are_treated_by_their_class
+                a_retry_comes_after_its_delay
+                an_end_reported_twice_happens_once
+                a_stale_holder_changes_nothing
+                a_give_back_costs_nothing
+                learnt_requirements_move_a_task_to_another_lane
+                leases_are_listed_by_worker;
+            losing:
+                nothing_is_taken_before_it_ran_out
+                the_next_holder_adopts_what_ran_out
+                a_process_adopts_its_own_at_once
+                others_leases_are_not_adopted_before_they_ran_out
+                only_the_holder_of_the_worker_adopts
+                a_lost_task_is_repeated_until_its_budget_is_used_up
+                losses_do_not_use_up_retries
+                nothing_is_taken_before_the_store_has_settled;
+            cancelling:
+                a_waiting_task_ends_at_once
+                a_cancellation_before_the_end_wins
+                a_cancelled_task_does_not_come_back
+                a_finished_task_cannot_be_cancelled
+                the_holder_hears_of_it_at_once
+                known_news_do_not_cut_a_wait_short;
+            working:
+                one_process_drives_a_worker
+                a_worker_is_kept_and_reported_on
+                a_released_worker_is_free
+                who_let_go_of_a_worker_gets_nothing_for_it
+                a_worker_that_ran_out_is_taken_over
+                of_many_one_gets_the_worker
+                workers_are_listed_and_forgotten;
+            restarting:
+                everything_survives_a_restart
+                a_restarted_process_adopts_its_own
+                others_renew_after_a_restart
+                a_clock_set_back_does_no_harm
+                a_second_process_shares_or_is_refused
+                processes_that_share_do_every_task_once;
+            recording:
+                one_process_leads
+                keys_are_kept_and_revoked
+                assets_are_found_by_content_and_name
+                descriptions_of_nodes_are_kept;
+            housekeeping:
+                tasks_with_leftovers_are_listed_until_swept
+                old_tasks_are_forgotten_whole
+                a_forgotten_task_leaves_no_key_and_no_leftovers
+                tidying_an_empty_store_does_nothing;
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_case_is_forgotten() {
+        let listed = include_str!("cases.rs");
+        let groups = [
+            include_str!("submitting.rs"),
+            include_str!("queueing.rs"),
+            include_str!("claiming.rs"),
+            include_str!("leasing.rs"),
+            include_str!("losing.rs"),
+            include_str!("cancelling.rs"),
+            include_str!("working.rs"),
+            include_str!("restarting.rs"),
+            include_str!("recording.rs"),
+            include_str!("housekeeping.rs"),
+        ];
+        let mut count = 0;
+        for line in groups.iter().flat_map(|group| group.lines()) {
+            let Some(rest) = line.strip_prefix("pub async fn ") else { continue };
+            let name = rest.split('(').next().unwrap_or_default();
+            assert!(
+                listed.lines().any(|line| line.trim().trim_end_matches(';') == name),
+                "{name} is not listed"
+            );
+            count += 1;
+        }
+        assert!(count > 50, "{count} cases were found");
+    }
+}

@@ -1,0 +1,30 @@
+//! The contract of [`crate::Store`] as tests that every implementation must pass.
+//!
+//! A backend implements [`Fixture`] for a fresh, empty place of its own and says
+//!
+//! ```text
+//! async fn fixture() -> impl Fixture { … }
+//! remuda_store::conformance_tests!(fixture);
+//! ```
+//!
+//! which makes one test per case, so that a failure has a name. Cases move time with a
+//! [`crate::ManualClock`] and wait for conditions, never for time to pass.
+
+#![allow(clippy::expect_used, reason = "these are tests, although a library holds them")]
+
+mod cases;
+mod fixture;
+mod world;
+
+pub mod cancelling;
+pub mod claiming;
+pub mod housekeeping;
+pub mod leasing;
+pub mod losing;
+pub mod queueing;
+pub mod recording;
+pub mod restarting;
+pub mod submitting;
+pub mod working;
+
+pub use fixture::{Fixture, in_time};

@@ -9,6 +9,7 @@ pub mod conformance;
 mod error;
 mod options;
 mod requests;
+mod sqlite;
 mod store;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -18,4 +19,5 @@ pub use requests::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, LeaseBeat,
     LeaseNews, ListQuery, Page, Position, Submitted, Tidied, WorkerBeat,
 };
+pub use sqlite::SqliteStore;
 pub use store::Store;

@@ -1,0 +1,276 @@
+//! Claims: those that wait, and who gets what.
+//!
+//! Every claim is put here first. At the end of each transaction all that wait are served from what is ready then,
+//! idle workers before busy ones; who got nothing stays until its time is over.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use remuda_core::schedule::{self, Want};
+use remuda_core::transition::{self, Claimer};
+use remuda_core::{Claim, Fence, LaneId, LeaseRef, OwnerId, Phase, TaskId, TaskInput, WorkerId};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::batch::{Batch, Was};
+use super::command::Command;
+use super::fault::{Outcome, corrupt};
+use super::rows;
+use super::state::{Held, State};
+use crate::{ClaimRequest, Error, Result};
+
+/// Leases that were given to callers who were gone by then.
+#[derive(Debug)]
+pub(super) struct Orphans {
+    leases: Mutex<Vec<LeaseRef>>,
+    writer: mpsc::WeakSender<Command>,
+}
+
+impl Orphans {
+    pub(super) fn new(writer: mpsc::WeakSender<Command>) -> Self {
+        Self { leases: Mutex::default(), writer }
+    }
+
+    /// Those that are to be given back.
+    pub(super) fn take(&self) -> Vec<LeaseRef> {
+        std::mem::take(&mut *self.leases.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// They could not be given back yet.
+    pub(super) fn put_back(&self, leases: Vec<LeaseRef>) {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).extend(leases);
+    }
+
+    fn add(&self, lease: LeaseRef) {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner).push(lease);
+        if let Some(writer) = self.writer.upgrade() {
+            // With a full channel the writer is about to look anyway.
+            let _busy = writer.try_send(Command::Nudge);
+        }
+    }
+}
+
+/// A claim on its way to its caller. If it does not arrive, it goes back.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    claim: Option<Box<Claim>>,
+    orphans: Arc<Orphans>,
+}
+
+impl Ticket {
+    /// It arrived.
+    pub(super) fn accept(mut self) -> Option<Claim> {
+        self.claim.take().map(|claim| *claim)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(claim) = &self.claim {
+            self.orphans.add(claim.lease.reference());
+        }
+    }
+}
+
+/// How a claim is answered.
+pub(super) type ClaimReply = oneshot::Sender<Result<Option<Ticket>>>;
+
+/// A claim that waits.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// By which its caller says that it does not wait any more.
+    pub(super) id: u64,
+    pub(super) request: ClaimRequest,
+    pub(super) reply: ClaimReply,
+    want: Want,
+    lanes_seen: u64,
+}
+
+impl Waiting {
+    pub(super) fn new(id: u64, request: ClaimRequest, reply: ClaimReply) -> Self {
+        let want = Want {
+            worker: request.worker.clone(),
+            lanes: BTreeSet::new(),
+            loaded: request.loaded.clone(),
+            ahead: request.ahead,
+        };
+        // The counter of lanes starts with 1: they are looked at before the first serving.
+        Self { id, request, reply, want, lanes_seen: 0 }
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// Whether the worker is still the caller's.
+    pub(super) fn is_void(&self, state: &State) -> bool {
+        !drives(state, &self.request.worker, self.request.owner, self.request.worker_fence)
+    }
+
+    /// Answers it, once the claim is durable.
+    pub(super) fn answer(self, claim: Result<Option<Claim>>, orphans: &Arc<Orphans>) {
+        let ticket = |claim| Ticket { claim: Some(Box::new(claim)), orphans: Arc::clone(orphans) };
+        // Nobody there: what is in the ticket goes back when it is dropped.
+        let _gone = self.reply.send(claim.map(|claim| claim.map(ticket)));
+    }
+}
+
+fn drives(state: &State, worker: &WorkerId, owner: OwnerId, fence: Fence) -> bool {
+    let driver = state.drivers.get(worker);
+    driver.is_some_and(|driver| driver.held && driver.owner == owner && driver.fence == fence)
+}
+
+impl Batch<'_> {
+    /// Only who holds a worker may act for it.
+    pub(super) fn check_driver(&self, worker: &WorkerId, owner: OwnerId, fence: Fence) -> Outcome<()> {
+        if drives(self.state, worker, owner, fence) { Ok(()) } else { Err(Error::Fenced.into()) }
+    }
+
+    /// Gives what is ready to those who wait. The answer has the place in `waiting` and the claim.
+    pub(super) fn serve(&mut self, waiting: &mut [Waiting]) -> Outcome<Vec<(usize, Claim)>> {
+        let mut lanes = BTreeSet::new();
+        let mut places = Vec::new();
+        for (place, claim) in waiting.iter_mut().enumerate() {
+            if claim.is_gone() || claim.is_void(self.state) {
+                continue;
+            }
+            if claim.lanes_seen != self.state.lanes_seen {
+                let able = &claim.request.capabilities;
+                claim.want.lanes = self.state.lanes_for(|requires| requires.satisfied_by(able));
+                claim.lanes_seen = self.state.lanes_seen;
+            }
+            for lane in &claim.want.lanes {
+                if !lanes.contains(lane) {
+                    lanes.insert(lane.clone());
+                }
+            }
+            places.push(place);
+        }
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let window = self.window(&lanes, places.len())?;
+        let wants: Vec<Want> =
+            places.iter().filter_map(|&place| waiting.get(place)).map(|c| c.want.clone()).collect();
+        let mut given: Vec<Option<TaskId>> = vec![None; wants.len()];
+        if !window.candidates.is_empty() {
+            for (slot, index) in given.iter_mut().zip(schedule::assign(&window.candidates, &wants, self.now))
+            {
+                *slot = index.and_then(|index| window.candidates.get(index)).map(|candidate| candidate.id);
+            }
+        }
+        let mut served = Vec::new();
+        for ((want, task), &place) in wants.iter().zip(given).zip(&places) {
+            let task = match task {
+                Some(task) => Some(task),
+                // Everything it saw avoids it or went to others: look further back.
+                None if want.lanes.intersection(&window.cut).next().is_some() => self.deeper(want)?,
+                None => None,
+            };
+            if let (Some(task), Some(claim)) = (task, waiting.get(place)) {
+                served.push((place, self.claim(task, &claim.request)?));
+            }
+        }
+        Ok(served)
+    }
+
+    fn deeper(&self, want: &Want) -> Outcome<Option<TaskId>> {
+        let mut candidates = Vec::new();
+        for lane in &want.lanes {
+            candidates.extend(self.window_for(lane, &want.worker)?);
+        }
+        candidates.sort_by(|a, b| a.order().cmp(&b.order()));
+        let chosen = schedule::assign(&candidates, std::slice::from_ref(want), self.now);
+        Ok(chosen.into_iter().flatten().next().and_then(|index| candidates.get(index)).map(|found| found.id))
+    }
+
+    fn claim(&mut self, id: TaskId, request: &ClaimRequest) -> Outcome<Claim> {
+        let found =
+            self.load_row(id)?.ok_or_else(|| corrupt("the queue", format!("there is no task {id}")))?;
+        let rows::Numbered { no, mut task } = found;
+        let input = self.input(no)?;
+        let was = Was::from(&task);
+        let by = Claimer {
+            owner: request.owner,
+            worker: request.worker.clone(),
+            gateway: request.gateway.clone(),
+            ahead: request.ahead,
+        };
+        let (lease, attempt, event) =
+            transition::claim(&mut task, self.now, self.settings.policy(), &by, Uuid::new_v4())
+                .map_err(|error| corrupt("the queue", error))?;
+        self.update_task(no, &was, &task)?;
+        self.insert_lease(no, &lease, &attempt)?;
+        self.insert_event(no, &event)?;
+        if let Some(lane) = self.state.lanes.get_mut(&task.lane)
+            && lane.v < task.rank
+        {
+            lane.v = task.rank;
+            lane.v_changed = true;
+        }
+        let held = Held { no, task: task.clone(), lease: lease.clone(), started_at: attempt.started_at };
+        self.state.running.insert(id, held);
+        Ok(Claim { task, input, lease, adopted: false })
+    }
+
+    /// What a task runs, as it came.
+    pub(super) fn input(&self, no: i64) -> Outcome<TaskInput> {
+        let mut statement =
+            self.db.prepare_cached("SELECT placements, workflow, lane FROM input WHERE no = ?")?;
+        let mut found = statement.query((no,))?;
+        let row = found.next()?.ok_or_else(|| corrupt("a task", "it has no input"))?;
+        let lane = self.state.lanes.get(&LaneId::from_stored(row.get(2)?));
+        let lane = lane.ok_or_else(|| corrupt("a task", "it has no lane"))?;
+        rows::input(row, (*lane.requires).clone())
+    }
+
+    /// Asks for tasks that wait in a busy worker's own queue, one for every idle worker that got nothing.
+    pub(super) fn want_back(&mut self, waiting: &[Waiting], served: &[(usize, Claim)]) -> Outcome<()> {
+        let got = |place: usize| served.iter().any(|(served, _)| *served == place);
+        let idle =
+            |(place, claim): &(usize, &Waiting)| !claim.request.ahead && !claim.is_gone() && !got(*place);
+        let idle: Vec<&Waiting> = waiting.iter().enumerate().filter(idle).map(|(_, claim)| claim).collect();
+        if idle.is_empty() {
+            return Ok(());
+        }
+        let mut ahead: Vec<(i64, TaskId)> = self
+            .state
+            .running
+            .values()
+            .filter(|held| held.lease.phase == Phase::Ahead && held.task.cancel_at.is_none())
+            .map(|held| (held.task.rank, held.task.id))
+            .collect();
+        ahead.sort_unstable();
+        for claim in idle {
+            if ahead.is_empty() {
+                break;
+            }
+            let could = |id: &TaskId| {
+                self.state.running.get(id).is_some_and(|held| {
+                    let avoids = held.task.avoid_worker.as_ref() == Some(&claim.request.worker)
+                        && held.task.avoid_until.is_some_and(|until| until > self.now);
+                    !avoids
+                        && held.lease.worker != claim.request.worker
+                        && claim.want.lanes.contains(&held.task.lane)
+                })
+            };
+            let asked = |id: &TaskId| self.state.running.get(id).is_some_and(|held| held.lease.wanted);
+            // One that was asked for before and is on its way will do.
+            let place = ahead
+                .iter()
+                .position(|(_, id)| asked(id) && could(id))
+                .or_else(|| ahead.iter().position(|(_, id)| could(id)));
+            let Some(place) = place else { continue };
+            let (_, id) = ahead.remove(place);
+            if let Some(held) = self.state.running.get_mut(&id)
+                && !held.lease.wanted
+            {
+                held.lease.wanted = true;
+                let (no, lease) = (held.no, held.lease.clone());
+                self.update_lease(no, &lease)?;
+                self.effects.news = true;
+            }
+        }
+        Ok(())
+    }
+}

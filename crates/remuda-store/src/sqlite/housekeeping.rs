@@ -1,0 +1,123 @@
+//! What must be done from time to time: release, lose, expire, forget.
+
+use remuda_core::{TaskId, Timestamp, transition};
+use rusqlite::OptionalExtension as _;
+
+use super::batch::{Batch, Was};
+use super::fault::{Outcome, corrupt};
+use super::rows::{self, Numbered, micros, task_columns};
+use crate::Tidied;
+
+/// So many tasks are changed in one transaction; the next call does the rest.
+const AT_ONCE: i64 = 1000;
+
+/// So many free pages of a file that shrank are given back to the file system with every call.
+const GIVE_BACK: &str = "PRAGMA incremental_vacuum(2000)";
+
+impl Batch<'_> {
+    /// Releases, loses and expires what is due.
+    pub(super) fn tidy(&mut self) -> Outcome<Tidied> {
+        let released = self.release()?;
+        let expired = self.expire()?;
+        let lost = self.lose()?;
+        let next = self.next_due()?;
+        Ok(Tidied { released, lost, expired, next })
+    }
+
+    fn release(&mut self) -> Outcome<u64> {
+        let sql = concat!(
+            "SELECT ",
+            task_columns!(),
+            " FROM task WHERE reason IN ('scheduled', 'retry') AND run_at <= ? ORDER BY run_at LIMIT ?"
+        );
+        let mut released = 0;
+        for Numbered { no, mut task } in self.due(sql)? {
+            let was = Was::from(&task);
+            if transition::release(&mut task, self.now) {
+                self.update_task(no, &was, &task)?;
+                self.changed(task.id, task.version);
+                released += 1;
+            }
+        }
+        Ok(released)
+    }
+
+    fn expire(&mut self) -> Outcome<u64> {
+        let sql = concat!(
+            "SELECT ",
+            task_columns!(),
+            " FROM task WHERE status = 'pending' AND deadline IS NOT NULL AND deadline <= ? \
+             ORDER BY deadline LIMIT ?"
+        );
+        let mut expired = 0;
+        for Numbered { no, mut task } in self.due(sql)? {
+            let was = Was::from(&task);
+            let event =
+                transition::expire(&mut task, self.now).map_err(|error| corrupt("a deadline", error))?;
+            self.save(no, &was, &task, &event)?;
+            expired += 1;
+        }
+        Ok(expired)
+    }
+
+    fn due(&self, sql: &str) -> Outcome<Vec<Numbered>> {
+        let mut statement = self.db.prepare_cached(sql)?;
+        let mut found = statement.query((micros(self.now), AT_ONCE))?;
+        let mut due = Vec::new();
+        while let Some(row) = found.next()? {
+            due.push(rows::task(row)?);
+        }
+        Ok(due)
+    }
+
+    fn next_due(&self) -> Outcome<Option<Timestamp>> {
+        let first = |sql: &str| -> Outcome<Option<Timestamp>> {
+            let moment = self.db.prepare_cached(sql)?.query_row((), |row| row.get::<_, i64>(0)).optional()?;
+            moment.map(rows::moment).transpose()
+        };
+        let run_at =
+            first("SELECT run_at FROM task WHERE reason IN ('scheduled', 'retry') ORDER BY run_at LIMIT 1")?;
+        let deadline = first(
+            "SELECT deadline FROM task WHERE status = 'pending' AND deadline IS NOT NULL ORDER BY deadline LIMIT 1",
+        )?;
+        Ok(run_at.into_iter().chain(deadline).min())
+    }
+
+    /// The files of these tasks' earlier attempts are gone.
+    pub(super) fn swept(&mut self, tasks: &[TaskId]) -> Outcome<()> {
+        for task in tasks {
+            let sql = "DELETE FROM sweep WHERE no = (SELECT no FROM task WHERE id = ?)";
+            self.db.prepare_cached(sql)?.execute((task.0.as_bytes(),))?;
+        }
+        Ok(())
+    }
+
+    /// Removes ended tasks with everything there is of them.
+    pub(super) fn forget(&mut self, tasks: &[TaskId]) -> Outcome<u64> {
+        let mut forgotten = 0;
+        for &id in tasks {
+            let Some(Numbered { no, task }) = self.load(id)?.filter(|found| found.task.status.is_terminal())
+            else {
+                continue;
+            };
+            for sql in [
+                "DELETE FROM input WHERE no = ?",
+                "DELETE FROM result WHERE no = ?",
+                "DELETE FROM event WHERE no = ?",
+                "DELETE FROM attempt WHERE no = ?",
+                "DELETE FROM sweep WHERE no = ?",
+            ] {
+                self.db.prepare_cached(sql)?.execute((no,))?;
+            }
+            for sql in ["DELETE FROM idem WHERE task = ?", "DELETE FROM task WHERE id = ?"] {
+                self.db.prepare_cached(sql)?.execute((id.0.as_bytes(),))?;
+            }
+            self.state.count(&task.tenant, Some(task.status), None);
+            forgotten += 1;
+        }
+        if forgotten > 0 {
+            self.db.execute_batch(GIVE_BACK)?;
+        }
+        Ok(forgotten)
+    }
+}

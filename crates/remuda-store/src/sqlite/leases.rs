@@ -1,0 +1,144 @@
+//! The end of attempts, and who takes them over.
+
+use remuda_core::transition::{self, Ending};
+use remuda_core::{Claim, LeaseRef, Requirements, Status};
+
+use super::batch::{Batch, Was};
+use super::fault::{Outcome, corrupt};
+use super::state::Held;
+use crate::{AdoptRequest, EndReply, Error};
+
+impl Batch<'_> {
+    /// An attempt ended, as its holder says.
+    pub(super) fn end(&mut self, lease: LeaseRef, ending: Ending) -> Outcome<EndReply> {
+        let mut held = match self.held(lease)? {
+            Ok(held) => held,
+            Err(mut repeated) => {
+                let result = matches!(ending, Ending::Completed { .. });
+                repeated.discarded = result && repeated.status == Status::Cancelled;
+                return Ok(repeated);
+            }
+        };
+        let was = Was::from(&held.task);
+        let ended =
+            transition::end(&mut held.task, self.now, self.settings.policy(), ending, rand::random::<f64>());
+        if let Some(gpu_ms) = ended.gpu_ms {
+            self.learn(held.task.shape, gpu_ms)?;
+        }
+        let status = held.task.status;
+        self.close(held, &was, &ended)?;
+        Ok(EndReply { status, discarded: ended.discarded, repeated: false })
+    }
+
+    /// A task goes back before ComfyUI began.
+    pub(super) fn give_back(&mut self, lease: LeaseRef, learnt: Option<&Requirements>) -> Outcome<EndReply> {
+        let mut held = match self.held(lease)? {
+            Ok(held) => held,
+            Err(repeated) => return Ok(repeated),
+        };
+        let was = Was::from(&held.task);
+        let requires = learnt.map(|learnt| {
+            let known = self.state.lanes.get(&held.task.lane).map(|lane| (*lane.requires).clone());
+            known.unwrap_or_default().and(learnt)
+        });
+        let ended = transition::give_back(&mut held.task, self.now, requires.as_ref());
+        if let Some(requires) = &requires {
+            self.ensure_lane(&held.task.lane, requires)?;
+        }
+        let status = held.task.status;
+        self.close(held, &was, &ended)?;
+        Ok(EndReply { status, discarded: ended.discarded, repeated: false })
+    }
+
+    /// The task behind a lease that its caller still has, or the answer to a report that came before.
+    fn held(&self, lease: LeaseRef) -> Outcome<Result<Held, EndReply>> {
+        if let Some(held) = self.state.running.get(&lease.task) {
+            return if held.lease.fence == lease.fence {
+                Ok(Ok(held.clone()))
+            } else {
+                Err(Error::Fenced.into())
+            };
+        }
+        match self.load_row(lease.task)? {
+            Some(found) if found.task.fence == lease.fence => {
+                Ok(Err(EndReply { status: found.task.status, discarded: false, repeated: true }))
+            }
+            _ => Err(Error::Fenced.into()),
+        }
+    }
+
+    /// Takes over what runs on a worker.
+    pub(super) fn adopt(&mut self, request: &AdoptRequest) -> Outcome<Vec<Claim>> {
+        self.check_driver(&request.worker, request.owner, request.worker_fence)?;
+        let settled = self.settings.settled(self.now);
+        let takes = |held: &Held| {
+            let lease = &held.lease;
+            if lease.worker != request.worker {
+                return false;
+            }
+            if lease.owner == request.owner {
+                return !request.known.contains(&lease.reference());
+            }
+            settled && self.ran_out(held)
+        };
+        let mut taken: Vec<Held> = self.state.running.values().filter(|held| takes(held)).cloned().collect();
+        taken.sort_by_key(|held| (held.started_at, held.task.id));
+        let mut claims = Vec::with_capacity(taken.len());
+        for mut held in taken {
+            let input = self.input(held.no)?;
+            let before = held.lease.reference();
+            let foreign = held.lease.owner != request.owner;
+            let was = Was::from(&held.task);
+            let policy = self.settings.policy();
+            let gateway = request.gateway.clone();
+            let event =
+                transition::adopt(&mut held.task, &mut held.lease, self.now, policy, request.owner, gateway);
+            self.update_lease(held.no, &held.lease)?;
+            self.save(held.no, &was, &held.task, &event)?;
+            self.state.inherited.remove(&before);
+            if foreign {
+                self.effects.lost.push(before);
+            }
+            claims.push(Claim { task: held.task.clone(), input, lease: held.lease.clone(), adopted: true });
+            self.state.running.insert(held.task.id, held);
+        }
+        Ok(claims)
+    }
+
+    /// Whether others may take it. What this process holds does not run out while it holds the file, but what
+    /// it left behind before it was started, and does not take up again, does.
+    pub(super) fn ran_out(&self, held: &Held) -> bool {
+        if held.lease.owner == self.settings.owner() {
+            return self.state.inherited.contains(&held.lease.reference());
+        }
+        held.lease.until < self.now
+    }
+
+    /// Nobody renewed these leases and nobody adopted them.
+    pub(super) fn lose(&mut self) -> Outcome<Vec<remuda_core::TaskId>> {
+        if !self.settings.settled(self.now) {
+            return Ok(Vec::new());
+        }
+        let adoption = self.settings.policy().adoption;
+        let late = |held: &&Held| {
+            if held.lease.owner == self.settings.owner() {
+                // Of workers that nobody drives any more. On the others the task is still looked for.
+                return self.ran_out(held) && !self.state.driven.contains(&held.lease.worker);
+            }
+            held.lease.until.checked_add(adoption).is_ok_and(|last| last < self.now)
+        };
+        let late: Vec<Held> = self.state.running.values().filter(late).cloned().collect();
+        let mut lost = Vec::with_capacity(late.len());
+        for mut held in late {
+            let was = Was::from(&held.task);
+            if was.status != Status::Running {
+                return Err(corrupt("a lease", format!("task {} is not running", held.task.id)));
+            }
+            let ended = transition::lose(&mut held.task, self.now, self.settings.policy());
+            lost.push(held.task.id);
+            self.effects.lost.push(held.lease.reference());
+            self.close(held, &was, &ended)?;
+        }
+        Ok(lost)
+    }
+}

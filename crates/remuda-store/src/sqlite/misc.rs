@@ -1,0 +1,97 @@
+//! Leaders, keys, uploaded files and what workers' nodes look like.
+
+use std::time::Duration;
+
+use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Sha256};
+use rusqlite::{OptionalExtension as _, params};
+use uuid::Uuid;
+
+use super::batch::Batch;
+use super::fault::{Outcome, corrupt};
+use super::rows::{self, json_text, micros, opt_micros};
+use crate::{Asset, Error};
+
+impl Batch<'_> {
+    /// Becomes or stays the one process that does something.
+    pub(super) fn lead(&mut self, what: &str, holder: OwnerId, ttl: Duration) -> Outcome<Option<Fence>> {
+        let sql = "SELECT holder, fence, until FROM leader WHERE what = ?";
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok((OwnerId(Uuid::from_bytes(row.get(0)?)), row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        };
+        let found = self.db.prepare_cached(sql)?.query_row((what,), read).optional()?;
+        let now = micros(self.now);
+        let fence = match found {
+            Some((other, _, until)) if other != holder && until > now => return Ok(None),
+            // Whoever let it lapse may have been followed by nobody, and still begins anew.
+            Some((same, fence, until)) if same == holder && until > now => fence,
+            Some((_, fence, _)) => fence + 1,
+            None => 1,
+        };
+        let sql = "INSERT INTO leader (what, holder, fence, until) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE \
+                   SET holder = excluded.holder, fence = excluded.fence, until = excluded.until";
+        let until = micros(self.after(ttl));
+        self.db.prepare_cached(sql)?.execute(params![what, holder.0.as_bytes(), fence, until])?;
+        Ok(Some(Fence(fence)))
+    }
+
+    /// Steps down. The row stays: its fence must not begin again.
+    pub(super) fn resign(&mut self, what: &str, holder: OwnerId) -> Outcome<()> {
+        let sql = "UPDATE leader SET until = 0 WHERE what = ? AND holder = ?";
+        self.db.prepare_cached(sql)?.execute((what, holder.0.as_bytes()))?;
+        Ok(())
+    }
+
+    /// Keeps a new key.
+    pub(super) fn add_key(&mut self, key: &KeyRecord) -> Outcome<()> {
+        let sql = "INSERT INTO key (id, name, tenant, scopes, hash, created_at, revoked_at) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING";
+        self.db.prepare_cached(sql)?.execute(params![
+            key.id.0.as_bytes(),
+            key.name,
+            key.tenant.as_str(),
+            json_text(&key.scopes)?,
+            key.hash.0,
+            micros(key.created_at),
+            opt_micros(key.revoked_at),
+        ])?;
+        Ok(())
+    }
+
+    /// Makes a key useless. A key that was revoked before stays so since then.
+    pub(super) fn revoke_key(&mut self, id: KeyId) -> Outcome<KeyRecord> {
+        let sql = "UPDATE key SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1 \
+                   RETURNING id, name, tenant, scopes, hash, created_at, revoked_at";
+        let mut statement = self.db.prepare_cached(sql)?;
+        let mut found = statement.query((id.0.as_bytes(), micros(self.now)))?;
+        let row = found.next()?.ok_or_else(|| Error::NotFound { what: "key", id: id.to_string() })?;
+        let key = rows::key(row)?;
+        match found.next()? {
+            None => Ok(key),
+            Some(_) => Err(corrupt("a key", "there are two of it")),
+        }
+    }
+
+    /// Keeps what is known of an uploaded file. The same file under the same name again is news only of its time.
+    pub(super) fn add_asset(&mut self, asset: &Asset) -> Outcome<()> {
+        let sql = "INSERT INTO asset (tenant, sha256, key, filename, mime, size, created_at) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key, \
+                   mime = excluded.mime, size = excluded.size, created_at = excluded.created_at";
+        self.db.prepare_cached(sql)?.execute(params![
+            asset.tenant.as_str(),
+            asset.sha256.0,
+            asset.key,
+            asset.filename,
+            asset.mime,
+            asset.size,
+            micros(asset.created_at),
+        ])?;
+        Ok(())
+    }
+
+    /// Keeps an `object_info` under its hash.
+    pub(super) fn save_object_info(&mut self, hash: Sha256, json: &str) -> Outcome<()> {
+        let sql = "INSERT INTO object_info (hash, json) VALUES (?, ?) ON CONFLICT DO NOTHING";
+        self.db.prepare_cached(sql)?.execute((hash.0, json))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,36 @@
+//! The queue in one SQLite file, for one process.
+//!
+//! ```text
+//!  callers ──commands──▶ writer (one thread, the only connection that writes)      file.db, file.db-wal
+//!     ▲                    takes all that waits, one transaction, one sync ──────▶   ▲
+//!     └──────answers───────┘ after the commit                                        │
+//!  callers ──queries──▶ readers (a few connections on blocking threads) ─────────────┘
+//! ```
+//!
+//! The sync at the end of a transaction costs more than everything in it, so it is shared: 64 callers that submit at
+//! once wait for one. Claims that find nothing stay with the writer, and the transaction that makes a task ready
+//! also gives it to one of them.
+
+mod batch;
+mod beats;
+mod claims;
+mod command;
+mod fault;
+mod housekeeping;
+mod leases;
+mod lists;
+mod lock;
+mod misc;
+mod open;
+mod place;
+mod queue;
+mod readers;
+mod reads;
+mod rows;
+mod state;
+mod store;
+mod tasks;
+mod workers;
+mod writer;
+
+pub use store::SqliteStore;

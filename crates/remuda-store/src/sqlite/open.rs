@@ -1,0 +1,151 @@
+//! Opening a file: lock, settings, migrations, identity.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rand::Rng as _;
+use remuda_core::{Installation, Sha256};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
+use uuid::Uuid;
+
+use super::fault::explain;
+use crate::{Error, Result};
+
+/// Marks a SQLite file as ours: "rmda".
+const APPLICATION_ID: i32 = 0x726d_6461;
+
+/// How long a statement waits when a foreign program holds the file.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// A change of the schema. A release only adds, and takes away one release later, so that the program before can go
+/// on with the file; `min_binary` says since when it could not.
+struct Migration {
+    version: i64,
+    min_binary: i64,
+    sql: &'static str,
+}
+
+const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, min_binary: 1, sql: include_str!("migrations/0001.sql") }];
+
+/// The newest schema that this program knows.
+const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// The connection that writes, on a file with the newest schema.
+pub(super) fn writer(path: &Path) -> Result<(Connection, Installation)> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, error))?;
+    let prepared = prepare(&connection, path);
+    prepared.map(|installation| (connection, installation))
+}
+
+/// A connection that reads.
+pub(super) fn reader(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, error))?;
+    let settings = || {
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "query_only", true)?;
+        connection.pragma_update(None, "cache_size", -2048)
+    };
+    settings().map_err(explain)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
+    match explain(error) {
+        Error::Unavailable { message, source } => {
+            Error::Unavailable { message: format!("could not open {}: {message}", path.display()), source }
+        }
+        other => other,
+    }
+}
+
+fn prepare(connection: &Connection, path: &Path) -> Result<Installation> {
+    let not_ours = |error| match explain(error) {
+        Error::Corrupt(message) => {
+            Error::Corrupt(format!("{} is not a Remuda store: {message}", path.display()))
+        }
+        other => other,
+    };
+    let tables: i64 = connection
+        .busy_timeout(BUSY)
+        .and_then(|()| connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0)))
+        .map_err(not_ours)?;
+    let application: i32 =
+        connection.pragma_query_value(None, "application_id", |row| row.get(0)).map_err(not_ours)?;
+    if tables > 0 && application != APPLICATION_ID {
+        return Err(Error::Corrupt(format!("{} is a SQLite file of another program", path.display())));
+    }
+    configure(connection, tables == 0).map_err(explain)?;
+    migrate(connection)?;
+    installation(connection).map_err(explain)
+}
+
+fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
+    if new {
+        // Both only take effect before the first table.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    // Longer than the default: a page that changes in many transactions is copied back once.
+    connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update(None, "cache_size", -16384)?;
+    // Rows that belong together are written and removed together by the code; checking it costs a look each time.
+    connection.pragma_update(None, "foreign_keys", false)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    Ok(())
+}
+
+fn migrate(connection: &Connection) -> Result<()> {
+    // One transaction: a program that is killed in the middle leaves the schema that was.
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
+    let done = migrate_within(connection);
+    connection.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).map_err(explain)?;
+    done
+}
+
+fn migrate_within(connection: &Connection) -> Result<()> {
+    let schema =
+        "CREATE TABLE IF NOT EXISTS schema (version INTEGER NOT NULL, min_binary INTEGER NOT NULL) STRICT";
+    connection.execute_batch(schema).map_err(explain)?;
+    let found: Option<(i64, i64)> = connection
+        .query_row("SELECT version, min_binary FROM schema", (), |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()
+        .map_err(explain)?;
+    let (version, needs) = found.unwrap_or((0, 0));
+    if needs > KNOWN {
+        return Err(Error::TooNew { found: version, needs, known: KNOWN });
+    }
+    for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
+        connection.execute_batch(migration.sql).map_err(explain)?;
+        connection.execute_batch("DELETE FROM schema").map_err(explain)?;
+        let params = (migration.version, migration.min_binary);
+        connection
+            .execute("INSERT INTO schema (version, min_binary) VALUES (?, ?)", params)
+            .map_err(explain)?;
+    }
+    Ok(())
+}
+
+fn installation(connection: &Connection) -> rusqlite::Result<Installation> {
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Installation { id: Uuid::from_bytes(row.get(0)?), cluster_key: row.get(1)? })
+    };
+    let select = "SELECT id, cluster_key FROM installation";
+    if let Some(known) = connection.query_row(select, (), read).optional()? {
+        return Ok(known);
+    }
+    let mut random = [0_u8; 32];
+    rand::rng().fill_bytes(&mut random);
+    let new = Installation { id: Uuid::new_v4(), cluster_key: Sha256(random).to_string() };
+    let params = (new.id.as_bytes(), &new.cluster_key);
+    connection.execute("INSERT INTO installation (id, cluster_key) VALUES (?, ?)", params)?;
+    Ok(new)
+}

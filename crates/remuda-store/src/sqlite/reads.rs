@@ -1,0 +1,222 @@
+//! Queries about one thing.
+
+use std::time::Duration;
+
+use remuda_core::{
+    Attempt, KeyRecord, Lane, LaneId, Lease, PendingReason, Requirements, Sha256, Status, Task, TaskEvent,
+    TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
+};
+use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
+
+use super::fault::{Outcome, corrupt};
+use super::rows::{self, Numbered, lease_columns, micros, task_columns};
+use crate::{Asset, Counts, Position};
+
+/// Beyond so many the position in the queue is estimated.
+const COUNTED: i64 = 1000;
+
+pub(super) fn all<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&Row<'_>) -> Outcome<T>,
+) -> Outcome<Vec<T>> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut found = statement.query(params)?;
+    let mut values = Vec::new();
+    while let Some(row) = found.next()? {
+        values.push(read(row)?);
+    }
+    Ok(values)
+}
+
+fn one<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    read: impl Fn(&Row<'_>) -> Outcome<T>,
+) -> Outcome<Option<T>> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut found = statement.query(params)?;
+    found.next()?.map(read).transpose()
+}
+
+fn number(db: &Connection, id: TaskId) -> Outcome<Option<i64>> {
+    let sql = "SELECT no FROM task WHERE id = ?";
+    Ok(db.prepare_cached(sql)?.query_row((id.0.as_bytes(),), |row| row.get(0)).optional()?)
+}
+
+/// A read that touches the file.
+pub(super) fn ping(db: &Connection) -> Outcome<()> {
+    db.prepare_cached("SELECT version FROM schema")?.query_row((), |row| row.get::<_, i64>(0))?;
+    Ok(())
+}
+
+pub(super) fn task(db: &Connection, id: TaskId) -> Outcome<Option<Task>> {
+    let sql = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
+    Ok(one(db, sql, (id.0.as_bytes(),), rows::task)?.map(|found| found.task))
+}
+
+pub(super) fn input(db: &Connection, id: TaskId) -> Outcome<Option<TaskInput>> {
+    let Some(no) = number(db, id)? else {
+        return Ok(None);
+    };
+    let lane = |row: &Row<'_>| rows::requires(row, 0);
+    let requires = one(
+        db,
+        "SELECT lane.requires FROM input JOIN lane ON lane.id = input.lane WHERE input.no = ?",
+        (no,),
+        lane,
+    )?
+    .ok_or_else(|| corrupt("a task", "it has no lane"))?;
+    one(db, "SELECT placements, workflow FROM input WHERE no = ?", (no,), |row| {
+        rows::input(row, requires.clone())
+    })
+}
+
+pub(super) fn attempts(db: &Connection, id: TaskId) -> Outcome<Vec<Attempt>> {
+    let Some(no) = number(db, id)? else {
+        return Ok(Vec::new());
+    };
+    let sql = "SELECT n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms FROM attempt \
+               WHERE no = ? ORDER BY n";
+    let mut attempts = all(db, sql, (no,), |row| rows::attempt(id, row))?;
+    let sql = concat!("SELECT ", lease_columns!(), " FROM lease WHERE no = ?");
+    attempts.extend(one(db, sql, (no,), rows::lease)?.map(rows::attempt_under_way));
+    Ok(attempts)
+}
+
+pub(super) fn lease(db: &Connection, id: TaskId) -> Outcome<Option<Lease>> {
+    let Some(no) = number(db, id)? else {
+        return Ok(None);
+    };
+    let sql = concat!("SELECT ", lease_columns!(), " FROM lease WHERE no = ?");
+    Ok(one(db, sql, (no,), rows::lease)?.map(|found| found.lease))
+}
+
+pub(super) fn leases(db: &Connection, worker: &WorkerId) -> Outcome<Vec<Lease>> {
+    let sql = concat!("SELECT ", lease_columns!(), " FROM lease WHERE worker = ? ORDER BY started_at, task");
+    all(db, sql, (worker.as_str(),), |row| Ok(rows::lease(row)?.lease))
+}
+
+pub(super) fn events(db: &Connection, id: TaskId, after: Version, limit: u32) -> Outcome<Vec<TaskEvent>> {
+    let Some(no) = number(db, id)? else {
+        return Ok(Vec::new());
+    };
+    let sql = "SELECT n, at, kind, data FROM event WHERE no = ? AND n > ? ORDER BY n LIMIT ?";
+    all(db, sql, (no, after, limit), |row| rows::event(id, row))
+}
+
+pub(super) fn counts(db: &Connection, tenant: Option<&Tenant>) -> Outcome<Counts> {
+    let sql = "SELECT status, sum(n) FROM count WHERE ?1 IS NULL OR tenant = ?1 GROUP BY status";
+    let read = |row: &Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?));
+    let mut counts = Counts::default();
+    for (status, n) in all(db, sql, (tenant.map(Tenant::as_str),), read)? {
+        match status.parse().map_err(|error| corrupt("a counter", error))? {
+            Status::Pending => counts.pending = n,
+            Status::Running => counts.running = n,
+            Status::Completed => counts.completed = n,
+            Status::Failed => counts.failed = n,
+            Status::Cancelled => counts.cancelled = n,
+        }
+    }
+    Ok(counts)
+}
+
+/// How many tasks are before this one: in its own lane, and in those that every worker that can run it also serves.
+pub(super) fn position(db: &Connection, id: TaskId) -> Outcome<Option<Position>> {
+    let Some(task) = task(db, id)?.filter(|task| task.reason == Some(PendingReason::Queued)) else {
+        return Ok(None);
+    };
+    let lanes = lanes(db)?;
+    let needs = lanes.iter().find(|lane| lane.id == task.lane).map(|lane| lane.requires.clone());
+    let needs = needs.ok_or_else(|| corrupt("a task", "it has no lane"))?;
+    let mut position = Position { ahead: 0, exact: true };
+    for lane in lanes.iter().filter(|lane| includes(&needs, &lane.requires)) {
+        let (ahead, exact) = ahead_in(db, &lane.id, &task)?;
+        position.ahead += ahead;
+        position.exact &= exact;
+    }
+    position.exact &= position.ahead <= COUNTED;
+    Ok(Some(position))
+}
+
+fn includes(all: &Requirements, some: &Requirements) -> bool {
+    some.labels.is_subset(&all.labels)
+        && some.nodes.is_subset(&all.nodes)
+        && some.models.is_subset(&all.models)
+}
+
+fn ahead_in(db: &Connection, lane: &LaneId, task: &Task) -> Outcome<(i64, bool)> {
+    let sql = "SELECT count(*), min(rank), max(rank) FROM (SELECT rank FROM task INDEXED BY task_queued \
+               WHERE reason = 'queued' AND lane = ?1 AND rank <= ?2 AND (rank < ?2 OR priority > ?3 \
+               OR (priority = ?3 AND id < ?4)) ORDER BY rank LIMIT ?5)";
+    let params = params![lane.as_str(), task.rank, task.priority.get(), task.id.0.as_bytes(), COUNTED + 1];
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?, row.get(2)?));
+    let (count, first, last): (i64, Option<i64>, Option<i64>) =
+        db.prepare_cached(sql)?.query_row(params, |row| read(row))?;
+    let (Some(first), Some(last)) = (first, last) else {
+        return Ok((0, true));
+    };
+    if count <= COUNTED {
+        return Ok((count, true));
+    }
+    // As dense further back as in what was counted.
+    let seen = i128::from(last) - i128::from(first);
+    let whole = i128::from(task.rank) - i128::from(first);
+    let estimate = i128::from(count) * whole / seen.max(1);
+    Ok((i64::try_from(estimate).unwrap_or(i64::MAX).max(count), false))
+}
+
+pub(super) fn lanes(db: &Connection) -> Outcome<Vec<Lane>> {
+    all(db, "SELECT id, requires FROM lane ORDER BY id", (), |row| {
+        Ok(Lane { id: LaneId::from_stored(row.get(0)?), requires: rows::requires(row, 1)? })
+    })
+}
+
+pub(super) fn workers(db: &Connection) -> Outcome<Vec<Worker>> {
+    let sql = "SELECT spec, report, owner, fence, until, created_at, last_active_at FROM worker ORDER BY id";
+    all(db, sql, (), rows::worker)
+}
+
+pub(super) fn object_info(db: &Connection, hash: Sha256) -> Outcome<Option<String>> {
+    let sql = "SELECT json FROM object_info WHERE hash = ?";
+    Ok(db.prepare_cached(sql)?.query_row((hash.0,), |row| row.get(0)).optional()?)
+}
+
+pub(super) fn keys(db: &Connection) -> Outcome<Vec<KeyRecord>> {
+    let sql =
+        "SELECT id, name, tenant, scopes, hash, created_at, revoked_at FROM key ORDER BY created_at, id";
+    all(db, sql, (), rows::key)
+}
+
+pub(super) fn asset(db: &Connection, tenant: &Tenant, sha256: Sha256) -> Outcome<Option<Asset>> {
+    let sql = "SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
+               WHERE tenant = ? AND sha256 = ? ORDER BY created_at DESC LIMIT 1";
+    one(db, sql, (tenant.as_str(), sha256.0), rows::asset)
+}
+
+pub(super) fn asset_named(db: &Connection, tenant: &Tenant, filename: &str) -> Outcome<Option<Asset>> {
+    let sql = "SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
+               WHERE tenant = ? AND filename = ? ORDER BY created_at DESC LIMIT 1";
+    one(db, sql, (tenant.as_str(), filename), rows::asset)
+}
+
+pub(super) fn unswept(db: &Connection, limit: u32) -> Outcome<Vec<Task>> {
+    let sql = concat!(
+        "SELECT ",
+        task_columns!(),
+        " FROM sweep JOIN task ON task.id = sweep.task ORDER BY sweep.no LIMIT ?"
+    );
+    let found: Vec<Numbered> = all(db, sql, (limit,), rows::task)?;
+    Ok(found.into_iter().map(|found| found.task).collect())
+}
+
+pub(super) fn outdated(db: &Connection, now: Timestamp, age: Duration, limit: u32) -> Outcome<Vec<TaskId>> {
+    let Ok(before) = now.checked_sub(age) else {
+        return Ok(Vec::new());
+    };
+    let sql =
+        "SELECT id FROM task WHERE finished_at IS NOT NULL AND finished_at < ? ORDER BY finished_at LIMIT ?";
+    all(db, sql, (micros(before), limit), |row| Ok(TaskId(rows::uuid(row, 0)?)))
+}

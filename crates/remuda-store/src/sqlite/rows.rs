@@ -1,0 +1,275 @@
+//! Rows as values and back.
+
+use std::str::FromStr;
+
+use remuda_core::{
+    Attempt, Fence, KeyId, KeyRecord, LaneId, Lease, OwnerId, Placement, Priority, Requirements, Sha256,
+    Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker, WorkerId,
+};
+use rusqlite::Row;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::fault::{Outcome, corrupt};
+use crate::Asset;
+
+/// A task with the number on which everything else about it hangs.
+#[derive(Debug, Clone)]
+pub(super) struct Numbered {
+    pub(super) no: i64,
+    pub(super) task: Task,
+}
+
+/// A lease with the moment at which its attempt began.
+#[derive(Debug, Clone)]
+pub(super) struct LeaseRow {
+    pub(super) no: i64,
+    pub(super) lease: Lease,
+    pub(super) started_at: Timestamp,
+}
+
+/// What [`task`] reads, in its order.
+macro_rules! task_columns {
+    () => {
+        "task.id, task.no, task.tenant, task.workflow_id, task.priority, task.status, task.reason, task.lane, \
+         task.affinity, task.shape, task.cost_ms, task.rank, task.created_at, task.run_at, task.deadline, \
+         task.started_at, task.finished_at, task.timeout_s, task.max_retries, task.failures, task.losses, \
+         task.attempt, task.fence, task.version, task.cancel_at, task.worker, task.avoid_worker, \
+         task.avoid_until, task.error, task.metadata, \
+         CASE WHEN task.finished_at IS NOT NULL THEN (SELECT result FROM result WHERE result.no = task.no) END, \
+         task.retry_of"
+    };
+}
+pub(super) use task_columns;
+
+/// What [`lease`] reads, in its order.
+macro_rules! lease_columns {
+    () => {
+        "lease.no, lease.task, lease.fence, lease.attempt, lease.owner, lease.worker, lease.prompt_id, \
+         lease.started_at, lease.until, lease.phase, lease.progress, lease.rendering_since, lease.gateway, \
+         lease.wanted"
+    };
+}
+pub(super) use lease_columns;
+
+/// As it is stored.
+pub(super) fn micros(moment: Timestamp) -> i64 {
+    moment.as_microsecond()
+}
+
+pub(super) fn opt_micros(moment: Option<Timestamp>) -> Option<i64> {
+    moment.map(micros)
+}
+
+/// What is stored as JSON is made of our own types, which all can be written.
+pub(super) fn json_text<T: Serialize + ?Sized>(value: &T) -> Outcome<String> {
+    serde_json::to_string(value).map_err(|error| corrupt("a value that cannot be JSON", error))
+}
+
+pub(super) fn opt_json_text<T: Serialize>(value: Option<&T>) -> Outcome<Option<String>> {
+    value.map(json_text).transpose()
+}
+
+pub(super) fn moment(value: i64) -> Outcome<Timestamp> {
+    Timestamp::from_microsecond(value).map_err(|error| corrupt("a moment", error))
+}
+
+fn at(row: &Row<'_>, i: usize) -> Outcome<Timestamp> {
+    moment(row.get(i)?)
+}
+
+fn opt_at(row: &Row<'_>, i: usize) -> Outcome<Option<Timestamp>> {
+    row.get::<_, Option<i64>>(i)?.map(moment).transpose()
+}
+
+fn opt_text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<Option<&'r str>> {
+    let value = row.get_ref(i)?;
+    value.as_str_or_null().map_err(|error| corrupt("a text", error))
+}
+
+fn text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<&'r str> {
+    opt_text(row, i)?.ok_or_else(|| corrupt("a text", "it is null"))
+}
+
+fn parsed<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, i: usize) -> Outcome<T> {
+    text(row, i)?.parse().map_err(|error| corrupt("a name", error))
+}
+
+fn opt_parsed<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, i: usize) -> Outcome<Option<T>> {
+    opt_text(row, i)?.map(str::parse).transpose().map_err(|error| corrupt("a name", error))
+}
+
+fn json<T: DeserializeOwned>(row: &Row<'_>, i: usize) -> Outcome<T> {
+    serde_json::from_str(text(row, i)?).map_err(|error| corrupt("JSON", error))
+}
+
+fn opt_json<T: DeserializeOwned>(row: &Row<'_>, i: usize) -> Outcome<Option<T>> {
+    opt_text(row, i)?.map(serde_json::from_str).transpose().map_err(|error| corrupt("JSON", error))
+}
+
+pub(super) fn uuid(row: &Row<'_>, i: usize) -> Outcome<Uuid> {
+    Ok(Uuid::from_bytes(row.get(i)?))
+}
+
+fn sha256(row: &Row<'_>, i: usize) -> Outcome<Sha256> {
+    Ok(Sha256(row.get(i)?))
+}
+
+/// A task from [`task_columns`].
+pub(super) fn task(row: &Row<'_>) -> Outcome<Numbered> {
+    let priority = Priority::new(row.get(4)?).map_err(|error| corrupt("a priority", error))?;
+    let task = Task {
+        id: TaskId(uuid(row, 0)?),
+        tenant: parsed(row, 2)?,
+        workflow_id: row.get(3)?,
+        priority,
+        status: parsed(row, 5)?,
+        reason: opt_parsed(row, 6)?,
+        lane: LaneId::from_stored(row.get(7)?),
+        affinity: row.get(8)?,
+        shape: row.get(9)?,
+        cost_ms: row.get(10)?,
+        rank: row.get(11)?,
+        created_at: at(row, 12)?,
+        run_at: at(row, 13)?,
+        deadline: opt_at(row, 14)?,
+        started_at: opt_at(row, 15)?,
+        finished_at: opt_at(row, 16)?,
+        timeout_s: row.get(17)?,
+        max_retries: row.get(18)?,
+        failures: row.get(19)?,
+        losses: row.get(20)?,
+        attempt: row.get(21)?,
+        fence: Fence(row.get(22)?),
+        version: row.get(23)?,
+        cancel_at: opt_at(row, 24)?,
+        worker: opt_parsed(row, 25)?,
+        avoid_worker: opt_parsed(row, 26)?,
+        avoid_until: opt_at(row, 27)?,
+        error: opt_json(row, 28)?,
+        metadata: opt_json(row, 29)?,
+        result: opt_json(row, 30)?,
+        retry_of: row.get::<_, Option<[u8; 16]>>(31)?.map(|bytes| TaskId(Uuid::from_bytes(bytes))),
+    };
+    Ok(Numbered { no: row.get(1)?, task })
+}
+
+/// A lease from [`lease_columns`].
+pub(super) fn lease(row: &Row<'_>) -> Outcome<LeaseRow> {
+    let lease = Lease {
+        task: TaskId(uuid(row, 1)?),
+        fence: Fence(row.get(2)?),
+        attempt: row.get(3)?,
+        owner: OwnerId(uuid(row, 4)?),
+        worker: parsed(row, 5)?,
+        prompt_id: uuid(row, 6)?,
+        until: at(row, 8)?,
+        phase: parsed(row, 9)?,
+        progress: row.get(10)?,
+        rendering_since: opt_at(row, 11)?,
+        gateway: row.get(12)?,
+        wanted: row.get(13)?,
+    };
+    Ok(LeaseRow { no: row.get(0)?, lease, started_at: at(row, 7)? })
+}
+
+/// An ended attempt of a task: n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms.
+pub(super) fn attempt(task: TaskId, row: &Row<'_>) -> Outcome<Attempt> {
+    Ok(Attempt {
+        task,
+        n: row.get(0)?,
+        owner: OwnerId(uuid(row, 1)?),
+        worker: parsed(row, 2)?,
+        prompt_id: uuid(row, 3)?,
+        started_at: at(row, 4)?,
+        ended_at: Some(at(row, 5)?),
+        outcome: Some(parsed(row, 6)?),
+        failure: opt_json(row, 7)?,
+        gpu_ms: row.get(8)?,
+    })
+}
+
+/// The attempt under way is what its lease says.
+pub(super) fn attempt_under_way(row: LeaseRow) -> Attempt {
+    let LeaseRow { lease, started_at, .. } = row;
+    Attempt {
+        task: lease.task,
+        n: lease.attempt,
+        owner: lease.owner,
+        worker: lease.worker,
+        prompt_id: lease.prompt_id,
+        started_at,
+        ended_at: None,
+        outcome: None,
+        failure: None,
+        gpu_ms: None,
+    }
+}
+
+/// An event: n, at, kind, data.
+pub(super) fn event(task: TaskId, row: &Row<'_>) -> Outcome<TaskEvent> {
+    Ok(TaskEvent { task, n: row.get(0)?, at: at(row, 1)?, kind: parsed(row, 2)?, data: json(row, 3)? })
+}
+
+/// An input: placements, workflow; the requirements are those of the lane it came into.
+pub(super) fn input(row: &Row<'_>, requires: Requirements) -> Outcome<TaskInput> {
+    let placements: Option<Vec<Placement>> = opt_json(row, 0)?;
+    let workflow = RawValue::from_string(row.get(1)?).map_err(|error| corrupt("a workflow", error))?;
+    Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires })
+}
+
+/// A lane: id, requires.
+pub(super) fn requires(row: &Row<'_>, i: usize) -> Outcome<Requirements> {
+    json(row, i)
+}
+
+/// A worker: spec, report, owner, fence, until, created_at, last_active_at.
+pub(super) fn worker(row: &Row<'_>) -> Outcome<Worker> {
+    Ok(Worker {
+        spec: json(row, 0)?,
+        report: json(row, 1)?,
+        owner: OwnerId(uuid(row, 2)?),
+        fence: Fence(row.get(3)?),
+        until: at(row, 4)?,
+        created_at: at(row, 5)?,
+        last_active_at: at(row, 6)?,
+    })
+}
+
+/// A key: id, name, tenant, scopes, hash, created_at, revoked_at.
+pub(super) fn key(row: &Row<'_>) -> Outcome<KeyRecord> {
+    Ok(KeyRecord {
+        id: KeyId(uuid(row, 0)?),
+        name: row.get(1)?,
+        tenant: parsed(row, 2)?,
+        scopes: json(row, 3)?,
+        hash: sha256(row, 4)?,
+        created_at: at(row, 5)?,
+        revoked_at: opt_at(row, 6)?,
+    })
+}
+
+/// An asset: tenant, sha256, key, filename, mime, size, created_at.
+pub(super) fn asset(row: &Row<'_>) -> Outcome<Asset> {
+    Ok(Asset {
+        tenant: parsed(row, 0)?,
+        sha256: sha256(row, 1)?,
+        key: row.get(2)?,
+        filename: row.get(3)?,
+        mime: row.get(4)?,
+        size: row.get(5)?,
+        created_at: at(row, 6)?,
+    })
+}
+
+/// A tenant in a column.
+pub(super) fn tenant(row: &Row<'_>, i: usize) -> Outcome<Tenant> {
+    parsed(row, i)
+}
+
+/// A worker's name in a column that may be empty.
+pub(super) fn opt_worker_id(row: &Row<'_>, i: usize) -> Outcome<Option<WorkerId>> {
+    opt_parsed(row, i)
+}

@@ -1,0 +1,251 @@
+//! What the writer remembers of the file, so that it need not look.
+//!
+//! All of it is in the file and is read again when the store is opened and after a transaction that failed. What
+//! is here grows with the number of workers, lanes and tenants, never with the number of tasks.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use remuda_core::schedule::TenantClock;
+use remuda_core::{
+    Fence, LaneId, Lease, LeaseRef, OwnerId, Policy, Requirements, Status, Task, TaskId, Tenant, Timestamp,
+    WorkerId,
+};
+use rusqlite::Connection;
+
+use super::fault::{Outcome, corrupt};
+use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
+use crate::{Clock as _, Options, SystemClock};
+
+/// Of caches that grow with use, so much is kept.
+const REMEMBERED: usize = 10_000;
+
+/// How the store behaves.
+#[derive(Debug)]
+pub(super) struct Settings {
+    options: Options,
+    opened: Instant,
+    opened_at: Timestamp,
+}
+
+impl Settings {
+    pub(super) fn new(options: Options) -> Self {
+        let mut settings = Self { options, opened: Instant::now(), opened_at: Timestamp::UNIX_EPOCH };
+        settings.opened_at = settings.now();
+        settings
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.options.policy
+    }
+
+    /// The process whose leases do not run out, because it holds the file.
+    pub(super) fn owner(&self) -> OwnerId {
+        self.options.owner
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.options.clock.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now())
+    }
+
+    /// Whether the other owners had the time to come back.
+    pub(super) fn settled(&self, now: Timestamp) -> bool {
+        if self.options.clock.is_none() {
+            return self.opened.elapsed() >= self.options.settle;
+        }
+        let up = now.duration_since(self.opened_at);
+        !up.is_negative() && up.unsigned_abs() >= self.options.settle
+    }
+}
+
+/// A running task and its lease.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) no: i64,
+    pub(super) task: Task,
+    pub(super) lease: Lease,
+    pub(super) started_at: Timestamp,
+}
+
+/// Who drives a worker.
+#[derive(Debug, Clone)]
+pub(super) struct Driver {
+    pub(super) owner: OwnerId,
+    pub(super) fence: Fence,
+    /// It was not let go.
+    pub(super) held: bool,
+    pub(super) until: Timestamp,
+}
+
+/// What is known of the first task in a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    Unknown,
+    Empty,
+    Rank(i64),
+}
+
+#[derive(Debug)]
+pub(super) struct LaneState {
+    pub(super) requires: Arc<Requirements>,
+    pub(super) v: i64,
+    pub(super) v_changed: bool,
+    pub(super) head: Head,
+}
+
+/// A remembered value, and whether the file does not have it yet.
+#[derive(Debug)]
+pub(super) struct Kept<T> {
+    pub(super) value: T,
+    pub(super) changed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) running: HashMap<TaskId, Held>,
+    pub(super) drivers: HashMap<WorkerId, Driver>,
+    pub(super) lanes: HashMap<LaneId, LaneState>,
+    pub(super) tenants: HashMap<Tenant, Kept<TenantClock>>,
+    pub(super) shapes: HashMap<i64, Kept<Option<i64>>>,
+    /// Differences to the counters in the file.
+    pub(super) counts: HashMap<Tenant, [i64; Status::ALL.len()]>,
+    pub(super) next_no: i64,
+    /// Rises with every new lane: claims that wait look at them again.
+    pub(super) lanes_seen: u64,
+    /// Leases of this process from before it was started, until it takes them over.
+    pub(super) inherited: HashSet<LeaseRef>,
+    /// Workers that somebody took since the store was opened.
+    pub(super) driven: HashSet<WorkerId>,
+}
+
+impl State {
+    /// Reads everything that must be known, and forgets the rest.
+    pub(super) fn reload(&mut self, db: &Connection) -> Outcome<()> {
+        self.running = running(db)?;
+        self.drivers = drivers(db)?;
+        self.lanes = lanes(db)?;
+        self.lanes_seen += 1;
+        self.tenants.clear();
+        self.shapes.clear();
+        self.counts.clear();
+        self.next_no =
+            1 + db.query_row("SELECT coalesce(max(no), 0) FROM input", (), |row| row.get::<_, i64>(0))?;
+        Ok(())
+    }
+
+    /// A task changed from one state to another, or came, or went.
+    pub(super) fn count(&mut self, tenant: &Tenant, from: Option<Status>, to: Option<Status>) {
+        if from == to {
+            return;
+        }
+        let counts = match self.counts.get_mut(tenant) {
+            Some(counts) => counts,
+            None => self.counts.entry(tenant.clone()).or_default(),
+        };
+        let mut add = |status: Option<Status>, n| {
+            if let Some(count) = status.and_then(|status| counts.get_mut(status as usize)) {
+                *count += n;
+            }
+        };
+        add(from, -1);
+        add(to, 1);
+    }
+
+    /// The lanes that satisfy `able`.
+    pub(super) fn lanes_for(&self, able: impl Fn(&Requirements) -> bool) -> BTreeSet<LaneId> {
+        let fits = self.lanes.iter().filter(|(_, lane)| able(&lane.requires));
+        fits.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Writes what changed, once for the whole transaction.
+    pub(super) fn flush(&mut self, db: &Connection) -> Outcome<()> {
+        for (tenant, counts) in &mut self.counts {
+            for (status, n) in Status::ALL.into_iter().zip(counts) {
+                if *n != 0 {
+                    let sql = "INSERT INTO count (tenant, status, n) VALUES (?, ?, ?) \
+                               ON CONFLICT DO UPDATE SET n = n + excluded.n";
+                    db.prepare_cached(sql)?.execute((tenant.as_str(), status.as_str(), *n))?;
+                    *n = 0;
+                }
+            }
+        }
+        for (tenant, kept) in self.tenants.iter_mut().filter(|(_, kept)| kept.changed) {
+            let sql = "INSERT INTO tenant (tenant, weight, vfinish) VALUES (?, ?, ?) \
+                       ON CONFLICT DO UPDATE SET vfinish = excluded.vfinish";
+            let vfinish = rows::json_text(&kept.value.vfinish)?;
+            db.prepare_cached(sql)?.execute((tenant.as_str(), kept.value.weight, vfinish))?;
+            kept.changed = false;
+        }
+        for (shape, kept) in self.shapes.iter_mut().filter(|(_, kept)| kept.changed) {
+            let sql = "INSERT INTO shape (shape, cost_ms) VALUES (?, ?) \
+                       ON CONFLICT DO UPDATE SET cost_ms = excluded.cost_ms";
+            db.prepare_cached(sql)?.execute((shape, kept.value))?;
+            kept.changed = false;
+        }
+        for (id, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.v_changed) {
+            db.prepare_cached("UPDATE lane SET v = ? WHERE id = ?")?.execute((lane.v, id.as_str()))?;
+            lane.v_changed = false;
+        }
+        Ok(())
+    }
+
+    /// Keeps the caches small. After a commit: nothing in them is unwritten.
+    pub(super) fn trim(&mut self) {
+        if self.tenants.len() > REMEMBERED {
+            self.tenants.clear();
+        }
+        if self.shapes.len() > REMEMBERED {
+            self.shapes.clear();
+        }
+        if self.counts.len() > REMEMBERED {
+            self.counts.clear();
+        }
+    }
+}
+
+fn running(db: &Connection) -> Outcome<HashMap<TaskId, Held>> {
+    let mut running = HashMap::new();
+    let mut statement = db.prepare_cached(concat!("SELECT ", lease_columns!(), " FROM lease"))?;
+    let mut found = statement.query(())?;
+    let select = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
+    let mut one = db.prepare_cached(select)?;
+    while let Some(row) = found.next()? {
+        let LeaseRow { no, lease, started_at } = rows::lease(row)?;
+        let mut tasks = one.query((lease.task.0.as_bytes(),))?;
+        let row =
+            tasks.next()?.ok_or_else(|| corrupt("a lease", format!("there is no task {}", lease.task)))?;
+        let Numbered { task, .. } = rows::task(row)?;
+        running.insert(lease.task, Held { no, task, lease, started_at });
+    }
+    Ok(running)
+}
+
+fn drivers(db: &Connection) -> Outcome<HashMap<WorkerId, Driver>> {
+    let mut drivers = HashMap::new();
+    let mut statement = db.prepare_cached("SELECT id, owner, fence, held, until FROM worker")?;
+    let mut found = statement.query(())?;
+    while let Some(row) = found.next()? {
+        let id = WorkerId::new(row.get::<_, String>(0)?).map_err(|error| corrupt("a worker", error))?;
+        let driver = Driver {
+            owner: OwnerId(rows::uuid(row, 1)?),
+            fence: Fence(row.get(2)?),
+            held: row.get(3)?,
+            until: rows::moment(row.get(4)?)?,
+        };
+        drivers.insert(id, driver);
+    }
+    Ok(drivers)
+}
+
+fn lanes(db: &Connection) -> Outcome<HashMap<LaneId, LaneState>> {
+    let mut lanes = HashMap::new();
+    let mut statement = db.prepare_cached("SELECT id, requires, v FROM lane")?;
+    let mut found = statement.query(())?;
+    while let Some(row) = found.next()? {
+        let requires = Arc::new(rows::requires(row, 1)?);
+        let lane = LaneState { requires, v: row.get(2)?, v_changed: false, head: Head::Unknown };
+        lanes.insert(LaneId::from_stored(row.get(0)?), lane);
+    }
+    Ok(lanes)
+}

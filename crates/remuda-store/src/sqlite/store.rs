@@ -1,0 +1,377 @@
+//! The handle that callers hold.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use remuda_core::transition::Ending;
+use remuda_core::{
+    Attempt, Claim, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
+};
+use rusqlite::Connection;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use super::batch::Batch;
+use super::beats::Beat;
+use super::claims::{Orphans, Waiting};
+use super::command::{Command, Job, Submit};
+use super::fault::Outcome;
+use super::lock::FileLock;
+use super::place::Place;
+use super::readers::Readers;
+use super::state::Settings;
+use super::writer::Writer;
+use super::{lists, open, reads};
+use crate::{
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, Error,
+    ListQuery, Options, Page, Position, Result, Store, Submitted, Tidied,
+};
+
+/// So many commands may wait for the writer; further callers wait to hand theirs in.
+const COMMANDS: usize = 4096;
+
+/// So many changes a listener may be behind.
+const CHANGES: usize = 4096;
+
+/// The queue in one SQLite file, owned by one process.
+///
+/// ```
+/// use remuda_core::{NewTask, OwnerId};
+/// use remuda_store::{Options, SqliteStore, Store as _};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("remuda.db");
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let store = SqliteStore::open(&path, Options::new(OwnerId(uuid::Uuid::new_v4()))).await.unwrap();
+/// let workflow = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
+/// let submitted = store.submit(NewTask::new(workflow)).await.unwrap();
+/// let task = store.task(submitted.task().id).await.unwrap();
+/// assert_eq!(task.as_ref(), Some(submitted.task()));
+/// store.close().await;
+/// # });
+/// ```
+#[derive(Debug)]
+pub struct SqliteStore {
+    installation: Installation,
+    settings: Arc<Settings>,
+    place: Place,
+    readers: Readers,
+    changes: broadcast::Sender<Change>,
+    next: AtomicU64,
+    // In this order: without the sender the writer ends, and then it can be waited for.
+    commands: mpsc::Sender<Command>,
+    thread: Thread,
+}
+
+/// The writer's thread. Whoever drops the store finds the file free afterwards.
+#[derive(Debug)]
+struct Thread(Mutex<Option<JoinHandle<()>>>);
+
+impl Thread {
+    fn take(&self) -> Option<JoinHandle<()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.take() {
+            // It ends with the transaction under way; had it panicked, that was said then.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Opens a file, or makes it, and brings its schema up to date. The folder must exist.
+    pub async fn open(path: &Path, options: Options) -> Result<Self> {
+        let path = path.to_owned();
+        let opened = tokio::task::spawn_blocking(move || Self::open_blocking(&path, options));
+        opened.await.unwrap_or(Err(Error::Closed))
+    }
+
+    fn open_blocking(path: &Path, options: Options) -> Result<Self> {
+        let lock = FileLock::take(path)?;
+        let settings = Arc::new(Settings::new(options));
+        let (db, installation) = open::writer(path)?;
+        let place = Place::of(path)?;
+        let (changes, _) = broadcast::channel(CHANGES);
+        let (commands, received) = mpsc::channel(COMMANDS);
+        let writer = Writer {
+            db,
+            place: place.clone(),
+            settings: Arc::clone(&settings),
+            commands: received,
+            changes: changes.clone(),
+            orphans: Arc::new(Orphans::new(commands.downgrade())),
+            lock,
+        };
+        let writer = writer.prepare()?;
+        let readers = Readers::open(path)?;
+        let thread = std::thread::Builder::new().name("remuda-sqlite".to_owned()).spawn(move || writer.run());
+        let thread = thread.map_err(|error| Error::Unavailable {
+            message: "could not start the thread that writes".to_owned(),
+            source: Some(Box::new(error)),
+        })?;
+        let thread = Thread(Mutex::new(Some(thread)));
+        Ok(Self {
+            installation,
+            settings,
+            place,
+            readers,
+            changes,
+            next: AtomicU64::new(1),
+            commands,
+            thread,
+        })
+    }
+
+    async fn send(&self, command: Command) -> Result<()> {
+        self.commands.send(command).await.map_err(|_| Error::Closed)
+    }
+
+    /// Has something done by the writer.
+    async fn write<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Batch<'_>) -> Outcome<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Change(Box::new(Job::new(work, reply)))).await?;
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn read<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+    {
+        self.readers.read(query).await
+    }
+
+    fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An answer that may take its time. After `wait` the writer is told that it is over, and answers then.
+    async fn patiently<T>(
+        &self,
+        mut answer: oneshot::Receiver<Result<T>>,
+        wait: Duration,
+        over: Command,
+    ) -> Result<T> {
+        if !wait.is_zero() {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer.unwrap_or(Err(Error::Closed)),
+                () = tokio::time::sleep(wait) => {}
+            }
+            // Closed: then the answer comes at once as well.
+            let _closed = self.send(over).await;
+        }
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn installation(&self) -> Result<Installation> {
+        Ok(self.installation.clone())
+    }
+
+    async fn ping(&self) -> Result<()> {
+        let place = self.place.clone();
+        self.read(move |db| {
+            place.check()?;
+            reads::ping(db)
+        })
+        .await
+    }
+
+    async fn submit(&self, new: NewTask) -> Result<Submitted> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Submit(Box::new(Submit { new, done: None, reply }))).await?;
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn task(&self, id: TaskId) -> Result<Option<Task>> {
+        self.read(move |db| reads::task(db, id)).await
+    }
+
+    async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
+        self.read(move |db| reads::input(db, id)).await
+    }
+
+    async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
+        self.read(move |db| reads::attempts(db, id)).await
+    }
+
+    async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
+        self.read(move |db| reads::lease(db, id)).await
+    }
+
+    async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
+        self.read(move |db| reads::events(db, id, after, limit)).await
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page> {
+        let query = query.clone();
+        self.read(move |db| lists::list(db, &query)).await
+    }
+
+    async fn position(&self, id: TaskId) -> Result<Option<Position>> {
+        self.read(move |db| reads::position(db, id)).await
+    }
+
+    async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
+        let tenant = tenant.cloned();
+        self.read(move |db| reads::counts(db, tenant.as_ref())).await
+    }
+
+    async fn cancel(&self, id: TaskId) -> Result<Task> {
+        self.write(move |batch| batch.cancel(id)).await
+    }
+
+    async fn hasten(&self, id: TaskId) -> Result<Task> {
+        self.write(move |batch| batch.hasten(id)).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
+        let (reply, answer) = oneshot::channel();
+        let (id, wait) = (self.next_id(), request.wait);
+        self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
+        let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
+        Ok(ticket.and_then(super::claims::Ticket::accept))
+    }
+
+    async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
+        let (reply, answer) = oneshot::channel();
+        let (id, wait) = (self.next_id(), request.wait);
+        let beat = Beat { id, request, lost: Vec::new(), lost_workers: Vec::new(), reply };
+        self.send(Command::Beat(beat)).await?;
+        self.patiently(answer, wait, Command::BeatOver(id)).await
+    }
+
+    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.write(move |batch| batch.end(lease, ending.clone())).await
+    }
+
+    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
+        self.write(move |batch| batch.give_back(lease, learnt.as_ref())).await
+    }
+
+    async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
+        self.write(move |batch| batch.adopt(&request)).await
+    }
+
+    async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {
+        let worker = worker.clone();
+        self.read(move |db| reads::leases(db, &worker)).await
+    }
+
+    async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
+        self.write(move |batch| batch.acquire_worker(&spec, owner)).await
+    }
+
+    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+        let id = id.clone();
+        self.write(move |batch| batch.release_worker(&id, fence)).await
+    }
+
+    async fn forget_worker(&self, id: &WorkerId) -> Result<()> {
+        let id = id.clone();
+        self.write(move |batch| batch.forget_worker(&id)).await
+    }
+
+    async fn workers(&self) -> Result<Vec<Worker>> {
+        self.read(reads::workers).await
+    }
+
+    async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
+        let json = json.to_owned();
+        self.write(move |batch| batch.save_object_info(hash, &json)).await
+    }
+
+    async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
+        self.read(move |db| reads::object_info(db, hash)).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<Lane>> {
+        self.read(reads::lanes).await
+    }
+
+    async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {
+        let what = what.to_owned();
+        self.write(move |batch| batch.lead(&what, holder, ttl)).await
+    }
+
+    async fn resign(&self, what: &str, holder: OwnerId) -> Result<()> {
+        let what = what.to_owned();
+        self.write(move |batch| batch.resign(&what, holder)).await
+    }
+
+    async fn add_key(&self, key: KeyRecord) -> Result<()> {
+        self.write(move |batch| batch.add_key(&key)).await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>> {
+        self.read(reads::keys).await
+    }
+
+    async fn revoke_key(&self, id: KeyId) -> Result<KeyRecord> {
+        self.write(move |batch| batch.revoke_key(id)).await
+    }
+
+    async fn add_asset(&self, asset: Asset) -> Result<()> {
+        self.write(move |batch| batch.add_asset(&asset)).await
+    }
+
+    async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
+        let tenant = tenant.clone();
+        self.read(move |db| reads::asset(db, &tenant, sha256)).await
+    }
+
+    async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
+        let (tenant, filename) = (tenant.clone(), filename.to_owned());
+        self.read(move |db| reads::asset_named(db, &tenant, &filename)).await
+    }
+
+    async fn tidy(&self) -> Result<Tidied> {
+        self.write(|batch| batch.tidy()).await
+    }
+
+    async fn unswept(&self, limit: u32) -> Result<Vec<Task>> {
+        self.read(move |db| reads::unswept(db, limit)).await
+    }
+
+    async fn swept(&self, tasks: &[TaskId]) -> Result<()> {
+        let tasks = tasks.to_vec();
+        self.write(move |batch| batch.swept(&tasks)).await
+    }
+
+    async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>> {
+        let now = self.settings.now();
+        self.read(move |db| reads::outdated(db, now, age, limit)).await
+    }
+
+    async fn forget(&self, tasks: &[TaskId]) -> Result<u64> {
+        let tasks = tasks.to_vec();
+        self.write(move |batch| batch.forget(&tasks)).await
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    async fn close(&self) {
+        // Closed before: then there is nothing to end.
+        let _closed = self.send(Command::Close).await;
+        self.readers.close().await;
+        if let Some(thread) = self.thread.take() {
+            let _ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Submitting, cancelling and hastening tasks.
+
+use std::sync::Arc;
+
+use remuda_core::schedule::{TenantClock, UNKNOWN_COST_MS, learn_cost};
+use remuda_core::{LaneId, NewTask, Requirements, Sha256, Task, TaskId, Tenant, transition};
+use rusqlite::{OptionalExtension as _, params};
+
+use super::batch::{Batch, Was};
+use super::fault::{Outcome, corrupt};
+use super::rows::{Numbered, json_text};
+use super::state::{Head, Kept, LaneState};
+use crate::{Error, Submitted};
+
+impl Batch<'_> {
+    /// Takes a task in. Everything that can be wrong with it is found before the first write.
+    pub(super) fn submit(&mut self, new: &NewTask) -> Outcome<Submitted> {
+        if let Some(before) = self.submitted_before(new)? {
+            return Ok(Submitted::Before(before));
+        }
+        let lane = new.input.requires.lane();
+        let head = self.head(&lane)?;
+        let cost_ms = self.cost(new.shape)?.unwrap_or(UNKNOWN_COST_MS);
+        let rank = self.clock(&new.tenant)?.value.clone().enter(head, new.priority, cost_ms);
+        let (task, event) = transition::submit(new, self.now, rank, cost_ms);
+        let placements =
+            (!new.input.placements.is_empty()).then(|| json_text(&new.input.placements)).transpose()?;
+
+        let no = self.state.next_no;
+        if !self.insert_task(no, &task)? {
+            let before = self.load(new.id)?.ok_or_else(|| corrupt("a task", "it is there and is not"))?;
+            return own(new, before.task).map(Submitted::Before);
+        }
+        self.state.next_no += 1;
+        self.ensure_lane(&lane, &new.input.requires)?;
+        let kept = self.clock(&new.tenant)?;
+        kept.value.enter(head, new.priority, cost_ms);
+        kept.changed = true;
+        let sql = "INSERT INTO input (no, lane, placements, workflow) VALUES (?, ?, ?, ?)";
+        let workflow = new.input.workflow.get();
+        self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow))?;
+        self.insert_event(no, &event)?;
+        if let Some(idempotency) = &new.idempotency {
+            let sql = "INSERT INTO idem (tenant, key, request, task) VALUES (?, ?, ?, ?)";
+            self.db.prepare_cached(sql)?.execute(params![
+                new.tenant.as_str(),
+                idempotency.key,
+                idempotency.request.0,
+                new.id.0.as_bytes(),
+            ])?;
+        }
+        Ok(Submitted::New(task))
+    }
+
+    /// The task that the same key made. The same id is found when the row is written.
+    fn submitted_before(&self, new: &NewTask) -> Outcome<Option<Task>> {
+        let Some(idempotency) = &new.idempotency else {
+            return Ok(None);
+        };
+        let sql = "SELECT request, task FROM idem WHERE tenant = ? AND key = ?";
+        let found = self
+            .db
+            .prepare_cached(sql)?
+            .query_row((new.tenant.as_str(), &idempotency.key), |row| {
+                Ok((Sha256(row.get(0)?), TaskId(uuid::Uuid::from_bytes(row.get(1)?))))
+            })
+            .optional()?;
+        let Some((request, task)) = found else {
+            return Ok(None);
+        };
+        if request != idempotency.request {
+            return Err(Error::Conflict { task }.into());
+        }
+        Ok(self.load(task)?.map(|found| found.task))
+    }
+
+    /// The rank of the first task in a lane, or what it was when there was one.
+    fn head(&mut self, id: &LaneId) -> Outcome<i64> {
+        let Some(lane) = self.state.lanes.get_mut(id) else {
+            return Ok(0);
+        };
+        if lane.head == Head::Unknown {
+            let sql = "SELECT rank FROM task WHERE reason = 'queued' AND lane = ? ORDER BY rank LIMIT 1";
+            let mut statement = self.db.prepare_cached(sql)?;
+            let rank = statement.query_row((id.as_str(),), |row| row.get(0)).optional()?;
+            lane.head = rank.map_or(Head::Empty, Head::Rank);
+        }
+        Ok(match lane.head {
+            Head::Rank(rank) => rank,
+            Head::Empty | Head::Unknown => lane.v,
+        })
+    }
+
+    /// A lane is known from the first task in it on.
+    pub(super) fn ensure_lane(&mut self, id: &LaneId, requires: &Requirements) -> Outcome<()> {
+        if self.state.lanes.contains_key(id) {
+            return Ok(());
+        }
+        let sql = "INSERT INTO lane (id, requires, v) VALUES (?, ?, 0) ON CONFLICT DO NOTHING";
+        self.db.prepare_cached(sql)?.execute((id.as_str(), json_text(requires)?))?;
+        let requires = Arc::new(requires.clone());
+        let lane = LaneState { requires, v: 0, v_changed: false, head: Head::Unknown };
+        self.state.lanes.insert(id.clone(), lane);
+        self.state.lanes_seen += 1;
+        Ok(())
+    }
+
+    fn clock(&mut self, tenant: &Tenant) -> Outcome<&mut Kept<TenantClock>> {
+        if !self.state.tenants.contains_key(tenant) {
+            let sql = "SELECT weight, vfinish FROM tenant WHERE tenant = ?";
+            let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+            let found = self.db.prepare_cached(sql)?.query_row((tenant.as_str(),), read).optional()?;
+            let value = match found {
+                Some((weight, text)) => {
+                    let vfinish = serde_json::from_str(&text).map_err(|error| corrupt("a tenant", error))?;
+                    TenantClock { vfinish, weight }
+                }
+                None => TenantClock::default(),
+            };
+            self.state.tenants.insert(tenant.clone(), Kept { value, changed: false });
+        }
+        self.state.tenants.get_mut(tenant).ok_or_else(|| corrupt("a tenant", "it was forgotten"))
+    }
+
+    /// What tasks of this shape were found to cost.
+    fn cost(&mut self, shape: i64) -> Outcome<Option<i64>> {
+        if let Some(kept) = self.state.shapes.get(&shape) {
+            return Ok(kept.value);
+        }
+        let sql = "SELECT cost_ms FROM shape WHERE shape = ?";
+        let value = self.db.prepare_cached(sql)?.query_row((shape,), |row| row.get(0)).optional()?;
+        self.state.shapes.insert(shape, Kept { value, changed: false });
+        Ok(value)
+    }
+
+    /// Another measurement of it.
+    pub(super) fn learn(&mut self, shape: i64, measured_ms: i64) -> Outcome<()> {
+        let value = Some(learn_cost(self.cost(shape)?, measured_ms));
+        self.state.shapes.insert(shape, Kept { value, changed: true });
+        Ok(())
+    }
+
+    /// Asks for the end of a task.
+    pub(super) fn cancel(&mut self, id: TaskId) -> Outcome<Task> {
+        let Numbered { no, mut task } = self.found(id)?;
+        let was = Was::from(&task);
+        match transition::cancel(&mut task, self.now) {
+            Err(not_possible) => Err(Error::Finished(not_possible.0).into()),
+            Ok(None) => Ok(task),
+            Ok(Some(event)) => {
+                self.save(no, &was, &task, &event)?;
+                if let Some(held) = self.state.running.get_mut(&id) {
+                    held.task = task.clone();
+                    self.effects.news = true;
+                }
+                Ok(task)
+            }
+        }
+    }
+
+    /// Lets a waiting task run as soon as possible.
+    pub(super) fn hasten(&mut self, id: TaskId) -> Outcome<Task> {
+        let Numbered { no, mut task } = self.found(id)?;
+        if task.status.is_terminal() {
+            return Err(Error::Finished(task.status).into());
+        }
+        let was = Was::from(&task);
+        if transition::release(&mut task, self.now) {
+            self.update_task(no, &was, &task)?;
+            self.changed(id, task.version);
+        }
+        Ok(task)
+    }
+
+    /// A task that must be there.
+    pub(super) fn found(&self, id: TaskId) -> Outcome<Numbered> {
+        let missing = || Error::NotFound { what: "task", id: id.to_string() };
+        Ok(self.load(id)?.ok_or_else(missing)?)
+    }
+}
+
+/// A task with the id of another tenant's is no repetition.
+fn own(new: &NewTask, before: Task) -> Outcome<Task> {
+    if before.tenant == new.tenant { Ok(before) } else { Err(Error::Conflict { task: before.id }.into()) }
+}

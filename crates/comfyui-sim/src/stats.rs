@@ -4,9 +4,13 @@
 
 use crate::json::Json;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Of how many executions the times are kept.
+const TIMES: usize = 10_000;
 
 /// The counts at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -19,10 +23,29 @@ pub struct Stats {
     pub by_graph: BTreeMap<String, u64>,
 }
 
+/// When the worker was busy with a prompt, in microseconds on a clock of the simulator's own.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Span {
+    /// Which prompt.
+    pub prompt_id: String,
+    /// Its execution began.
+    pub began_us: u64,
+    /// Its last node was done; the history entry comes later.
+    pub ended_us: u64,
+}
+
 /// The counters themselves.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Executions {
     counts: Mutex<Stats>,
+    spans: Mutex<VecDeque<Span>>,
+    zero: Instant,
+}
+
+impl Default for Executions {
+    fn default() -> Self {
+        Executions { counts: Mutex::default(), spans: Mutex::default(), zero: Instant::now() }
+    }
 }
 
 impl Executions {
@@ -34,6 +57,26 @@ impl Executions {
         *counts.by_graph.entry(graph_digest.to_owned()).or_default() += 1;
     }
 
+    /// The moment, for [`spend`](Executions::spend).
+    pub(crate) fn now_us(&self) -> u64 {
+        u64::try_from(self.zero.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Keeps when a prompt was executed that ends now.
+    pub(crate) fn spend(&self, prompt_id: &str, began_us: u64) {
+        let span = Span { prompt_id: prompt_id.to_owned(), began_us, ended_us: self.now_us() };
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        if spans.len() == TIMES {
+            spans.pop_front();
+        }
+        spans.push_back(span);
+    }
+
+    /// The latest executions that came to an end, oldest first.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
     /// The counts now.
     pub(crate) fn snapshot(&self) -> Stats {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -42,6 +85,7 @@ impl Executions {
     /// Starts again at zero.
     pub(crate) fn reset(&self) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = Stats::default();
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -80,6 +124,19 @@ mod tests {
         assert_eq!(stats.by_graph["g"], 2);
         executions.reset();
         assert_eq!(executions.snapshot(), Stats::default());
+    }
+
+    #[test]
+    fn times_are_kept_of_the_latest_executions_only() {
+        let executions = Executions::default();
+        for number in 0..=TIMES {
+            executions.spend(&number.to_string(), executions.now_us());
+        }
+        let spans = executions.spans();
+        assert_eq!((spans.len(), spans[0].prompt_id.as_str()), (TIMES, "1"));
+        assert!(spans.windows(2).all(|pair| pair[0].ended_us <= pair[1].began_us));
+        executions.reset();
+        assert_eq!(executions.spans(), []);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub(super) async fn work(engine: Arc<Engine>) {
 /// Executes one prompt and puts it into the history; false if the worker did not survive it.
 async fn serve(engine: &Arc<Engine>, kept: &mut Kept, number: u64, item: Arc<Item>) -> bool {
     engine.executions.count(&item.id, &item.digest);
+    let began_us = engine.executions.now_us();
     let faults = engine.faults.for_prompt(&item.id);
     if faults.worker_dies {
         return false;
@@ -57,6 +58,7 @@ async fn serve(engine: &Arc<Engine>, kept: &mut Kept, number: u64, item: Arc<Ite
             return false;
         }
     };
+    engine.executions.spend(&item.id, began_us);
     // The last message is out, the history entry is not there yet: clients must live with it.
     if engine.config.history_gap.is_zero() {
         tokio::task::yield_now().await;

@@ -28,6 +28,9 @@ pub(crate) async fn serve(host: &Host, request: Request<Incoming>) -> Reply {
             Ok(stats) => answer(StatusCode::OK, &stats),
             Err(_) => Reply::trouble(),
         },
+        (&Method::GET, "/sim/timeline") => {
+            answer(StatusCode::OK, &json!({"executions": host.executions.spans()}))
+        }
         (&Method::GET, "/sim/faults") => answer(StatusCode::OK, &listed(host)),
         (&Method::POST, "/sim/faults") => match read(request).await {
             Ok(faults) => {
@@ -48,9 +51,11 @@ pub(crate) async fn serve(host: &Host, request: Request<Incoming>) -> Reply {
             }
             answer(StatusCode::OK, &json!({"reset": true}))
         }
-        (_, "/sim/stats" | "/sim/faults" | "/sim/reset") => Reply::raise(StatusCode::METHOD_NOT_ALLOWED),
+        (_, "/sim/stats" | "/sim/timeline" | "/sim/faults" | "/sim/reset") => {
+            Reply::raise(StatusCode::METHOD_NOT_ALLOWED)
+        }
         _ => {
-            let routes = "there are GET /sim/stats, GET, POST and DELETE /sim/faults, and POST /sim/reset";
+            let routes = "there are GET /sim/stats, GET /sim/timeline, GET, POST and DELETE /sim/faults, and POST /sim/reset";
             answer(StatusCode::NOT_FOUND, &json!({"error": routes}))
         }
     }

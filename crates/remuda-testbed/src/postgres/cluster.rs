@@ -103,6 +103,11 @@ impl Cluster {
         self.server.database().await
     }
 
+    /// The number of the server's first process, the parent of all its others.
+    pub fn process_id(&self) -> Option<u32> {
+        self.postmaster.as_ref().map(Child::id)
+    }
+
     /// Whether the server's process is there.
     pub fn is_running(&mut self) -> bool {
         let runs = self.postmaster.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));

@@ -6,3 +6,4 @@
 pub mod frames;
 pub mod preflight;
 pub mod source;
+pub mod wire;

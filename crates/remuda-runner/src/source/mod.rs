@@ -12,6 +12,10 @@ use remuda_core::{
 };
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
 
+mod gateway;
+
+pub use gateway::GatewaySource;
+
 use crate::frames::Frame;
 
 /// Bytes on their way.

@@ -1,4 +1,4 @@
-//! Developer commands of this repository: `cargo xtask test`, `bench`, `fuzz`.
+//! Developer commands of this repository: `cargo xtask test`, `bench`, `chaos`, `fuzz`.
 //!
 //! What a contributor runs and what CI runs is the same code, so that "green here" means "green there".
 //! The crate keeps to very few dependencies: it is built before anything else can be checked.
@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developer command speaks on the terminal")]
 
 mod bench;
+mod chaos;
 mod fuzz;
 mod needs;
 mod run;
@@ -31,6 +32,8 @@ enum Command {
     Test(test::Options),
     /// Run the benchmarks in release mode and print what they measured.
     Bench(bench::Options),
+    /// Break everything around real processes at random, and check that nothing was lost or done twice.
+    Chaos(chaos::Options),
     /// Fuzz the parsers of foreign input, each target for a while.
     Fuzz(fuzz::Options),
 }
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Chaos(options) => chaos::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
     };
     match result {

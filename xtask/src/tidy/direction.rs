@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("remuda-store", &["remuda-core"]),
     ("remuda-files", &[]),
     ("remuda-testbed", &[]),
+    ("remuda-chaos", &["remuda-testbed"]),
     ("remuda-runner", &["remuda-core", "remuda-store", "remuda-files", "comfyui", "littlehorse"]),
     ("remuda-fleet", &["remuda-core", "remuda-store", "remuda-runner"]),
     ("remuda-server", &["remuda-core", "remuda-store", "remuda-files", "remuda-runner"]),

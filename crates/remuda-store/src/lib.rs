@@ -8,6 +8,7 @@ mod clock;
 pub mod conformance;
 mod error;
 mod options;
+mod postgres;
 mod requests;
 mod sqlite;
 mod store;
@@ -15,6 +16,7 @@ mod store;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};
 pub use options::Options;
+pub use postgres::PostgresStore;
 pub use requests::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, LeaseBeat,
     LeaseNews, ListQuery, Page, Position, Submitted, Tidied, WorkerBeat,

@@ -1,0 +1,169 @@
+//! What all parts of the store share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::{Claim, Installation, Lane, LaneId};
+use tokio::sync::{broadcast, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use super::address::Address;
+use super::beat::Beats;
+use super::fault::{Fault, silent};
+use super::lanes::Lanes;
+use super::outbox::Outbox;
+use super::queue::{Answer, Queue, Work};
+use super::rows::get;
+use super::save::Tidings;
+use super::session::{Sessions, attempt};
+use super::{batch, listen, outbox, poll, schema};
+use crate::{Change, ClaimRequest, Error, Options, Result};
+
+/// So many batches are under way at once.
+const BATCHES: i16 = 2;
+/// Connections for batches, beats and reads. Managed databases give few to each client.
+const CONNECTIONS: usize = 10;
+/// A caller whose work was not done within this time hears that the database does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How many changes a slow reader may be behind.
+const CHANGES: usize = 4096;
+
+/// The store.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) sessions: Sessions,
+    pub(super) queue: Arc<Queue>,
+    pub(super) lanes: Lanes,
+    pub(super) beats: Beats,
+    pub(super) outbox: Outbox,
+    pub(super) changes: broadcast::Sender<Change>,
+    pub(super) installation: Installation,
+    /// Tells our own notifications from those of others.
+    pub(super) process: Uuid,
+    pub(super) stop: CancellationToken,
+    pub(super) tasks: TaskTracker,
+}
+
+impl Inner {
+    /// Connects, brings the schema up to date, and starts what runs beside the callers.
+    pub(super) async fn start(url: &str, options: Options) -> Result<Arc<Self>> {
+        let address = Address::parse(url)?;
+        let sessions = Sessions::new(&address, options, CONNECTIONS)?;
+        let installation = schema::prepare(&sessions).await?;
+        let inner = Arc::new(Self {
+            sessions,
+            queue: Arc::default(),
+            lanes: Lanes::default(),
+            beats: Beats::default(),
+            outbox: Outbox::default(),
+            changes: broadcast::Sender::new(CHANGES),
+            installation,
+            process: Uuid::new_v4(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        inner.load_lanes().await?;
+        for slot in 0..BATCHES {
+            inner.tasks.spawn(batch::worker(Arc::clone(&inner), slot));
+        }
+        inner.tasks.spawn(outbox::run(Arc::clone(&inner)));
+        inner.tasks.spawn(poll::run(Arc::clone(&inner)));
+        inner.tasks.spawn(listen::run(Arc::clone(&inner), address));
+        inner.tasks.close();
+        Ok(inner)
+    }
+
+    /// Where this process counts, in one of its transactions that may be open at the same time.
+    pub(super) fn shard(&self, slot: i16) -> i16 {
+        let owner = self.sessions.options().owner.0.as_u128() % 16;
+        i16::try_from(owner).unwrap_or(0) * 4 + slot
+    }
+
+    /// The shard of everything that is not a batch.
+    pub(super) fn side_shard(&self) -> i16 {
+        self.shard(BATCHES)
+    }
+
+    /// Refuses work once the store is closed.
+    pub(super) fn open(&self) -> Result<()> {
+        if self.sessions.is_closed() || self.stop.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Has something written with the next batch.
+    pub(super) async fn write(&self, work: Work) -> Result<Answer> {
+        let answer = self.queue.push(work)?;
+        answered(tokio::time::timeout(PATIENCE, answer).await)
+    }
+
+    /// Waits for a task for a worker.
+    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
+        let wait = request.wait;
+        let mut ticket = self.queue.park(request)?;
+        let first = tokio::time::timeout(wait, &mut ticket.answer).await;
+        let delivery = match first {
+            Ok(answer) => answered(Ok(answer))?,
+            Err(_) if ticket.withdraw() => None,
+            // It is being looked for at this moment.
+            Err(_) => answered(tokio::time::timeout(PATIENCE, &mut ticket.answer).await)?,
+        };
+        Ok(delivery.and_then(super::queue::Delivery::accept))
+    }
+
+    /// Tells everybody what was committed.
+    pub(super) fn announce(&self, tidings: Tidings) {
+        self.announce_here(&tidings);
+        self.outbox.add(tidings);
+    }
+
+    /// Tells those in this process.
+    pub(super) fn announce_here(&self, tidings: &Tidings) {
+        for change in &tidings.changes {
+            // Nobody may be listening.
+            let _ = self.changes.send(change.clone());
+        }
+        if !tidings.ready.is_empty() {
+            self.queue.ready(&tidings.ready, &self.lanes);
+        }
+        self.beats.wake(&tidings.news);
+    }
+
+    /// Reads all lanes.
+    pub(super) async fn load_lanes(&self) -> Result<Vec<Lane>> {
+        let lanes: Result<Vec<Lane>> = attempt!(self.sessions, self.read_lanes());
+        let lanes = lanes?;
+        self.lanes.learn(lanes.iter().cloned());
+        Ok(lanes)
+    }
+
+    async fn read_lanes(&self) -> Result<Vec<Lane>, Fault> {
+        let rows = self.sessions.query("SELECT id, requires FROM remuda.lane ORDER BY id", &[]).await?;
+        rows.iter()
+            .map(|row| {
+                let postgres_types::Json(requires) = get(row, 1)?;
+                Ok(Lane { id: LaneId::from_stored(get(row, 0)?), requires })
+            })
+            .collect()
+    }
+
+    /// Finishes what was begun and lets go.
+    pub(super) async fn close(&self) {
+        self.queue.close();
+        self.stop.cancel();
+        self.beats.wake_all();
+        self.tasks.wait().await;
+        self.sessions.close();
+    }
+}
+
+type Waited<T> = Result<Result<Result<T>, oneshot::error::RecvError>, tokio::time::error::Elapsed>;
+
+fn answered<T>(answer: Waited<T>) -> Result<T> {
+    match answer {
+        Ok(Ok(answer)) => answer,
+        // The worker is gone: the store was closed.
+        Ok(Err(_)) => Err(Error::Closed),
+        Err(_) => Err(silent(format!("no answer within {} s", PATIENCE.as_secs()))),
+    }
+}

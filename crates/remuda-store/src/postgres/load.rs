@@ -1,0 +1,249 @@
+//! What a batch reads before it decides: locked where it will be written, all in one round trip.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use postgres_types::{Json, Type};
+use remuda_core::schedule::{Candidate, TenantClock};
+use remuda_core::{Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use super::columns::{Columns, each};
+use super::fault::Fault;
+use super::rows::{self, get, task_columns};
+use super::session;
+use crate::{Error, Options};
+
+/// What has to be read.
+#[derive(Debug, Default)]
+pub(super) struct Needs<'a> {
+    /// Tasks that end.
+    pub(super) tasks: BTreeSet<TaskId>,
+    /// Whether costs are learnt from them.
+    pub(super) learns: bool,
+    /// Submissions that may have been made before.
+    pub(super) existing: Vec<Uuid>,
+    keys: Vec<(&'a str, &'a str)>,
+    shapes: BTreeSet<i64>,
+    tenants: BTreeSet<&'a Tenant>,
+    lanes: BTreeSet<LaneId>,
+    /// Workers that claim.
+    pub(super) workers: BTreeSet<&'a str>,
+    /// The lanes they claim from.
+    pub(super) claim_lanes: BTreeSet<LaneId>,
+    /// How many tasks of each.
+    pub(super) depth: i64,
+    /// Whether what was sent ahead could be asked back.
+    pub(super) ahead: bool,
+}
+
+impl<'a> Needs<'a> {
+    /// A task comes in.
+    pub(super) fn submit(&mut self, new: &'a NewTask) {
+        let key = new.idempotency.as_ref().map(|idempotency| (new.tenant.as_str(), idempotency.key.as_str()));
+        self.keys.extend(key);
+        self.shapes.insert(new.shape);
+        self.tenants.insert(&new.tenant);
+        self.lanes.insert(new.input.requires.lane());
+    }
+}
+
+/// Where a lane is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    /// The largest rank that was claimed from it.
+    pub(super) v: i64,
+    /// The rank of its first task.
+    pub(super) first: Option<i64>,
+}
+
+/// A task that waits in the queue of a worker behind another.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    pub(super) candidate: Candidate,
+    pub(super) worker: String,
+    pub(super) wanted: bool,
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) now: Timestamp,
+    pub(super) tasks: HashMap<TaskId, Task>,
+    pub(super) existing: HashMap<TaskId, Task>,
+    pub(super) idems: HashMap<(String, String), (Sha256, Task)>,
+    pub(super) shapes: HashMap<i64, i64>,
+    pub(super) heads: super::batch::Heads,
+    pub(super) clocks: BTreeMap<Tenant, TenantClock>,
+    /// Tenants whose clocks were moved.
+    pub(super) touched: BTreeSet<Tenant>,
+    pub(super) holders: HashMap<String, (OwnerId, Fence)>,
+    pub(super) candidates: Vec<Task>,
+    pub(super) ahead: Vec<Ahead>,
+}
+
+impl Loaded {
+    /// The clocks that were moved.
+    pub(super) fn changed_clocks(&self) -> BTreeMap<Tenant, TenantClock> {
+        let moved = self.clocks.iter().filter(|(tenant, _)| self.touched.contains(tenant));
+        moved.map(|(tenant, clock)| (tenant.clone(), clock.clone())).collect()
+    }
+
+    /// Whether some lane may have more than was read of it.
+    pub(super) fn is_full(&self, depth: i64) -> bool {
+        let mut counts: HashMap<&LaneId, i64> = HashMap::new();
+        for task in &self.candidates {
+            *counts.entry(&task.lane).or_default() += 1;
+        }
+        counts.values().any(|count| *count >= depth)
+    }
+}
+
+const LOCK_TASKS: &str = concat!(
+    "SELECT ",
+    task_columns!("t"),
+    " FROM remuda.task t WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE"
+);
+
+const EXISTING: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = ANY($1)");
+
+const IDEMS: &str = concat!(
+    "SELECT i.tenant, i.key, i.request, ",
+    task_columns!("t"),
+    " FROM unnest($1, $2) AS u(tenant, key) JOIN remuda.idem i ON i.tenant = u.tenant AND i.key = u.key \
+     JOIN remuda.task t ON t.id = i.task"
+);
+
+const SHAPES: &str = "SELECT shape, cost_ms FROM remuda.shape WHERE shape = ANY($1) \
+    UNION SELECT s.shape, s.cost_ms FROM remuda.shape s WHERE s.shape IN \
+    (SELECT t.shape FROM remuda.task t WHERE t.id = ANY($2))";
+
+const HEADS: &str = "SELECT l.id, l.v, (SELECT t.rank FROM remuda.task t WHERE t.lane = l.id AND t.reason = 'queued' \
+    ORDER BY t.rank, 9 - t.priority, t.id LIMIT 1) FROM remuda.lane l WHERE l.id = ANY($1)";
+
+const CLOCKS: &str = "SELECT tenant, vfinish, weight FROM remuda.tenant WHERE tenant = ANY($1) ORDER BY tenant \
+    FOR UPDATE";
+
+const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
+
+const CANDIDATES: &str = concat!(
+    "SELECT c.* FROM unnest($1) AS u(lane) CROSS JOIN LATERAL (SELECT ",
+    task_columns!("t"),
+    " FROM remuda.task t WHERE t.lane = u.lane AND t.reason = 'queued' ORDER BY t.rank, 9 - t.priority, t.id \
+     LIMIT $2 FOR UPDATE SKIP LOCKED) c"
+);
+
+const AHEAD: &str = "SELECT l.task, l.worker, l.wanted, t.lane, t.rank, t.priority, t.affinity, t.run_at, \
+    t.avoid_worker, t.avoid_until FROM remuda.lease l JOIN remuda.task t ON t.id = l.task WHERE l.phase = 'ahead' \
+    ORDER BY t.rank, 9 - t.priority, t.id LIMIT 256";
+
+async fn ask(
+    client: &Client,
+    wanted: bool,
+    statement: &str,
+    columns: Columns<'_>,
+) -> Result<Vec<Row>, tokio_postgres::Error> {
+    if !wanted {
+        return Ok(Vec::new());
+    }
+    client.query_typed(statement, &columns.params()).await
+}
+
+fn lane_column(lanes: &BTreeSet<LaneId>) -> Columns<'_> {
+    Columns::default().with(Type::TEXT_ARRAY, each(lanes, LaneId::as_str))
+}
+
+/// Opens the transaction and reads everything. Each statement is sent before the answer to the one before it came.
+pub(super) async fn load(client: &Client, options: &Options, needs: &Needs<'_>) -> Result<Loaded, Fault> {
+    let submits = !needs.tenants.is_empty();
+    let learnt_from = if needs.learns { each(&needs.tasks, |id| id.0) } else { Vec::new() };
+    let ids = Columns::default().with(Type::UUID_ARRAY, each(&needs.tasks, |id| id.0));
+    let existing = Columns::default().with(Type::UUID_ARRAY, needs.existing.as_slice());
+    let keys = Columns::default()
+        .with(Type::TEXT_ARRAY, each(&needs.keys, |(tenant, _)| *tenant))
+        .with(Type::TEXT_ARRAY, each(&needs.keys, |(_, key)| *key));
+    let shapes = Columns::default()
+        .with(Type::INT8_ARRAY, each(&needs.shapes, |shape| *shape))
+        .with(Type::UUID_ARRAY, learnt_from);
+    let tenants = Columns::default().with(Type::TEXT_ARRAY, each(&needs.tenants, |tenant| tenant.as_str()));
+    let workers = Columns::default().with(Type::TEXT_ARRAY, each(&needs.workers, |worker| *worker));
+    let claims = !needs.claim_lanes.is_empty() && !needs.workers.is_empty();
+    let queue = lane_column(&needs.claim_lanes).with(Type::INT8, needs.depth);
+    let (now, tasks, candidates, holders, ahead, existing, idems, shapes, heads, clocks) = tokio::join!(
+        biased;
+        session::begin(client, options),
+        ask(client, !needs.tasks.is_empty(), LOCK_TASKS, ids),
+        ask(client, claims, CANDIDATES, queue),
+        ask(client, !needs.workers.is_empty(), HOLDERS, workers),
+        ask(client, needs.ahead, AHEAD, Columns::default()),
+        ask(client, !needs.existing.is_empty(), EXISTING, existing),
+        ask(client, !needs.keys.is_empty(), IDEMS, keys),
+        ask(client, submits || needs.learns, SHAPES, shapes),
+        ask(client, submits, HEADS, lane_column(&needs.lanes)),
+        ask(client, submits, CLOCKS, tenants),
+    );
+    let now = now?;
+    let mut loaded = Loaded { now, ..Loaded::default() };
+    loaded.tasks = rows::tasks(&tasks?)?.into_iter().map(|task| (task.id, task)).collect();
+    loaded.candidates = rows::tasks(&candidates?)?;
+    for row in holders? {
+        loaded.holders.insert(get(&row, 0)?, (OwnerId(get(&row, 1)?), Fence(get(&row, 2)?)));
+    }
+    loaded.ahead = ahead?.iter().map(|row| ahead_row(row, now)).collect::<Result<_, _>>()?;
+    loaded.existing = rows::tasks(&existing?)?.into_iter().map(|task| (task.id, task)).collect();
+    for row in idems? {
+        let task = rows::task_at(&row, 3)?;
+        loaded.idems.insert((get(&row, 0)?, get(&row, 1)?), (rows::hash(&row, 2)?, task));
+    }
+    for row in shapes? {
+        loaded.shapes.insert(get(&row, 0)?, get(&row, 1)?);
+    }
+    for row in heads? {
+        let head = Head { v: get(&row, 1)?, first: get(&row, 2)? };
+        loaded.heads.insert(LaneId::from_stored(get(&row, 0)?), head);
+    }
+    for row in clocks? {
+        let tenant: String = get(&row, 0)?;
+        let tenant = Tenant::new(tenant).map_err(|error| Error::Corrupt(error.to_string()))?;
+        loaded.clocks.insert(tenant, rows::clock_at(&row, 1)?);
+    }
+    Ok(loaded)
+}
+
+fn ahead_row(row: &Row, now: Timestamp) -> Result<Ahead, Fault> {
+    let corrupt = |error: &dyn std::fmt::Display| Error::Corrupt(error.to_string());
+    let priority: i16 = get(row, 5)?;
+    let avoid: Option<String> = get(row, 8)?;
+    let until: Option<Timestamp> = get(row, 9)?;
+    let avoid = avoid.filter(|_| until.is_some_and(|until| until > now));
+    let candidate = Candidate {
+        id: TaskId(get(row, 0)?),
+        lane: LaneId::from_stored(get(row, 3)?),
+        rank: get(row, 4)?,
+        priority: remuda_core::Priority::new(i64::from(priority)).map_err(|error| corrupt(&error))?,
+        affinity: get(row, 6)?,
+        avoid: avoid.map(remuda_core::WorkerId::new).transpose().map_err(|error| corrupt(&error))?,
+        since: get(row, 7)?,
+    };
+    Ok(Ahead { candidate, worker: get(row, 1)?, wanted: get(row, 2)? })
+}
+
+/// Looks deeper into the lanes: what is in front may not be for these workers.
+pub(super) async fn candidates(
+    client: &Client,
+    lanes: &BTreeSet<LaneId>,
+    depth: i64,
+) -> Result<Vec<Task>, Fault> {
+    let columns = lane_column(lanes).with(Type::INT8, depth);
+    rows::tasks(&client.query_typed(CANDIDATES, &columns.params()).await?)
+}
+
+/// What a lane asks for.
+pub(super) async fn requires(client: &Client, lane: &LaneId) -> Result<Requirements, Fault> {
+    let columns = Columns::default().with(Type::TEXT, lane.as_str());
+    let rows =
+        client.query_typed("SELECT requires FROM remuda.lane WHERE id = $1", &columns.params()).await?;
+    let Some(row) = rows.first() else { return Ok(Requirements::default()) };
+    let Json(requires) = get::<Json<Requirements>>(row, 0)?;
+    Ok(requires)
+}

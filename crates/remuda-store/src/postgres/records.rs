@@ -1,0 +1,165 @@
+//! The small tables: leaders, keys, uploaded files, what ComfyUIs offer.
+
+use std::time::Duration;
+
+use postgres_types::Type;
+use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Scope, Sha256, Tenant, Timestamp};
+
+use super::columns::{Columns, each};
+use super::fault::Fault;
+use super::inner::Inner;
+use super::rows::{self, get};
+use super::session::attempt;
+use crate::{Asset, Error, Result};
+
+const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
+const ASSET: &str = "tenant, sha256, key, filename, mime, size, created_at";
+
+impl Inner {
+    fn given_now(&self) -> Option<Timestamp> {
+        self.sessions.options().clock.as_ref().map(|clock| clock.now())
+    }
+
+    pub(super) async fn ping(&self) -> Result<()> {
+        let read = async || {
+            let rows = self.sessions.query("SELECT version FROM remuda.schema", &[]).await?;
+            let missing = || Fault::Is(Error::Corrupt("the schema has no version".to_owned()));
+            rows.first().map(|_| ()).ok_or_else(missing)
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
+        let save = async || {
+            let params = Columns::default().with(Type::BYTEA, &hash.0[..]).with(Type::TEXT, json);
+            let statement = "INSERT INTO remuda.object_info (hash, content, saved_at) VALUES ($1, $2, now()) \
+                ON CONFLICT (hash) DO NOTHING";
+            self.sessions.query(statement, &params.params()).await.map(|_| ())
+        };
+        attempt!(self.sessions, save())
+    }
+
+    pub(super) async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
+        let read = async || {
+            let statement = "SELECT content FROM remuda.object_info WHERE hash = $1";
+            let rows = self.sessions.query(statement, &[(&&hash.0[..], Type::BYTEA)]).await?;
+            rows.first().map(|row| get(row, 0)).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {
+        let lead = async || {
+            let ttl = i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX);
+            let params = Columns::default()
+                .with(Type::TEXT, what)
+                .with(Type::UUID, holder.0)
+                .with(Type::TIMESTAMPTZ, self.given_now())
+                .with(Type::INT8, ttl);
+            let statement = "INSERT INTO remuda.leader AS l (what, holder, fence, until) \
+                VALUES ($1, $2, 1, coalesce($3, now()) + $4 * interval '1 microsecond') \
+                ON CONFLICT (what) DO UPDATE SET holder = excluded.holder, until = excluded.until, \
+                fence = CASE WHEN l.holder = excluded.holder AND l.until >= coalesce($3, now()) \
+                THEN l.fence ELSE l.fence + 1 END \
+                WHERE l.holder = excluded.holder OR l.until < coalesce($3, now()) RETURNING l.fence";
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            rows.first().map(|row| get(row, 0).map(Fence)).transpose()
+        };
+        attempt!(self.sessions, lead())
+    }
+
+    pub(super) async fn resign(&self, what: &str, holder: OwnerId) -> Result<()> {
+        let resign = async || {
+            let params = Columns::default().with(Type::TEXT, what).with(Type::UUID, holder.0);
+            // The row stays, so that the fence goes on rising.
+            let statement = "UPDATE remuda.leader SET until = '-infinity' WHERE what = $1 AND holder = $2";
+            self.sessions.query(statement, &params.params()).await.map(|_| ())
+        };
+        attempt!(self.sessions, resign())
+    }
+
+    pub(super) async fn add_key(&self, key: &KeyRecord) -> Result<()> {
+        let add = async || {
+            let params = Columns::default()
+                .with(Type::UUID, key.id.0)
+                .with(Type::TEXT, key.name.as_str())
+                .with(Type::TEXT, key.tenant.as_str())
+                .with(Type::TEXT_ARRAY, each(&key.scopes, |scope: &Scope| scope.as_str()))
+                .with(Type::BYTEA, &key.hash.0[..])
+                .with(Type::TIMESTAMPTZ, key.created_at)
+                .with(Type::TIMESTAMPTZ, key.revoked_at);
+            let statement = format!(
+                "INSERT INTO remuda.api_key ({KEY}) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING"
+            );
+            self.sessions.query(&statement, &params.params()).await.map(|_| ())
+        };
+        attempt!(self.sessions, add())
+    }
+
+    pub(super) async fn keys(&self) -> Result<Vec<KeyRecord>> {
+        let read = async || {
+            let statement = format!("SELECT {KEY} FROM remuda.api_key ORDER BY created_at, id");
+            let rows = self.sessions.query(&statement, &[]).await?;
+            rows.iter().map(rows::key).collect()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn revoke_key(&self, id: KeyId) -> Result<KeyRecord> {
+        let revoke = async || {
+            let params = Columns::default().with(Type::UUID, id.0).with(Type::TIMESTAMPTZ, self.given_now());
+            let statement = format!(
+                "UPDATE remuda.api_key SET revoked_at = coalesce(revoked_at, $2, now()) WHERE id = $1 RETURNING {KEY}"
+            );
+            let rows = self.sessions.query(&statement, &params.params()).await?;
+            let missing = || Fault::Is(Error::NotFound { what: "key", id: id.to_string() });
+            rows.first().map_or_else(|| Err(missing()), rows::key)
+        };
+        attempt!(self.sessions, revoke())
+    }
+
+    pub(super) async fn add_asset(&self, asset: &Asset) -> Result<()> {
+        let add = async || {
+            let params = Columns::default()
+                .with(Type::TEXT, asset.tenant.as_str())
+                .with(Type::BYTEA, &asset.sha256.0[..])
+                .with(Type::TEXT, asset.key.as_str())
+                .with(Type::TEXT, asset.filename.as_str())
+                .with(Type::TEXT, asset.mime.as_str())
+                .with(Type::INT8, asset.size)
+                .with(Type::TIMESTAMPTZ, asset.created_at);
+            let statement = format!(
+                "INSERT INTO remuda.asset ({ASSET}) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+                 ON CONFLICT (tenant, sha256, filename) DO UPDATE SET key = excluded.key, mime = excluded.mime, \
+                 size = excluded.size, created_at = excluded.created_at"
+            );
+            self.sessions.query(&statement, &params.params()).await.map(|_| ())
+        };
+        attempt!(self.sessions, add())
+    }
+
+    pub(super) async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
+        let read = async || {
+            let params =
+                Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::BYTEA, &sha256.0[..]);
+            let statement = format!(
+                "SELECT {ASSET} FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 ORDER BY created_at DESC LIMIT 1"
+            );
+            let rows = self.sessions.query(&statement, &params.params()).await?;
+            rows.first().map(rows::asset).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
+        let read = async || {
+            let params = Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::TEXT, filename);
+            let statement = format!(
+                "SELECT {ASSET} FROM remuda.asset WHERE tenant = $1 AND filename = $2 ORDER BY created_at DESC LIMIT 1"
+            );
+            let rows = self.sessions.query(&statement, &params.params()).await?;
+            rows.first().map(rows::asset).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+}

@@ -1,0 +1,282 @@
+//! The contract, handed on to the parts that keep it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use remuda_core::transition::Ending;
+use remuda_core::{
+    Attempt, Claim, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
+    WorkerSpec,
+};
+use tokio::sync::broadcast;
+
+use super::inner::Inner;
+use super::queue::{Answer, Work};
+use crate::{
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, Error,
+    ListQuery, Options, Page, Position, Result, Store, Submitted, Tidied,
+};
+
+/// The queue in a PostgreSQL database, shared by any number of processes.
+///
+/// ```no_run
+/// # async fn example() -> remuda_store::Result<()> {
+/// use remuda_store::{Options, PostgresStore, Store as _};
+/// let owner = remuda_core::OwnerId(uuid::Uuid::new_v4());
+/// let store = PostgresStore::connect("postgres://remuda@127.0.0.1/remuda", Options::new(owner)).await?;
+/// store.ping().await?;
+/// store.close().await;
+/// # Ok(()) }
+/// ```
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("installation", &self.inner.installation.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Connects to the database at `url` (`postgres://user:password@host:port/database?sslmode=…`), makes or
+    /// updates the schema `remuda` in it, and is ready.
+    pub async fn connect(url: &str, options: Options) -> Result<Self> {
+        Ok(Self { inner: Inner::start(url, options).await? })
+    }
+
+    async fn ended(&self, lease: LeaseRef, work: Work) -> Result<EndReply> {
+        let answer = self.inner.write(work).await?;
+        self.inner.beats.forget(lease);
+        match answer {
+            Answer::Ended(reply) => Ok(reply),
+            Answer::Submitted(_) => Err(Error::Corrupt("an end was answered as a submission".to_owned())),
+        }
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        // Whoever did not wait for `close` still leaves nothing running.
+        self.inner.queue.close();
+        self.inner.stop.cancel();
+    }
+}
+
+/// The database keeps microseconds; a finer moment would come back changed.
+fn rounded(moment: Timestamp) -> Timestamp {
+    let micros = moment.as_microsecond().max(Timestamp::UNIX_EPOCH.as_microsecond());
+    Timestamp::from_microsecond(micros).unwrap_or(moment)
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn installation(&self) -> Result<Installation> {
+        self.inner.open()?;
+        Ok(self.inner.installation.clone())
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.inner.open()?;
+        self.inner.ping().await
+    }
+
+    async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
+        new.not_before = new.not_before.map(rounded);
+        new.deadline = new.deadline.map(rounded);
+        match self.inner.write(Work::Submit(Box::new(new))).await? {
+            Answer::Submitted(submitted) => Ok(*submitted),
+            Answer::Ended(_) => Err(Error::Corrupt("a submission was answered as an end".to_owned())),
+        }
+    }
+
+    async fn task(&self, id: TaskId) -> Result<Option<Task>> {
+        self.inner.open()?;
+        self.inner.task(id).await
+    }
+
+    async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
+        self.inner.open()?;
+        self.inner.input(id).await
+    }
+
+    async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
+        self.inner.open()?;
+        self.inner.attempts(id).await
+    }
+
+    async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
+        self.inner.open()?;
+        self.inner.lease(id).await
+    }
+
+    async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
+        self.inner.open()?;
+        self.inner.events(id, after, limit).await
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page> {
+        self.inner.open()?;
+        self.inner.list(query).await
+    }
+
+    async fn position(&self, id: TaskId) -> Result<Option<Position>> {
+        self.inner.open()?;
+        self.inner.position(id).await
+    }
+
+    async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
+        self.inner.open()?;
+        self.inner.counts(tenant).await
+    }
+
+    async fn cancel(&self, id: TaskId) -> Result<Task> {
+        self.inner.open()?;
+        self.inner.cancel(id).await
+    }
+
+    async fn hasten(&self, id: TaskId) -> Result<Task> {
+        self.inner.open()?;
+        self.inner.hasten(id).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
+        self.inner.claim(request).await
+    }
+
+    async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
+        self.inner.open()?;
+        self.inner.beat(request).await
+    }
+
+    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.ended(lease, Work::End(lease, Box::new(ending))).await
+    }
+
+    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
+        self.ended(lease, Work::GiveBack(lease, learnt)).await
+    }
+
+    async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
+        self.inner.open()?;
+        self.inner.adopt(&request).await
+    }
+
+    async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {
+        self.inner.open()?;
+        self.inner.leases(worker).await
+    }
+
+    async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
+        self.inner.open()?;
+        self.inner.acquire_worker(&spec, owner).await
+    }
+
+    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+        self.inner.open()?;
+        self.inner.release_worker(id, fence).await
+    }
+
+    async fn forget_worker(&self, id: &WorkerId) -> Result<()> {
+        self.inner.open()?;
+        self.inner.forget_worker(id).await
+    }
+
+    async fn workers(&self) -> Result<Vec<Worker>> {
+        self.inner.open()?;
+        self.inner.workers().await
+    }
+
+    async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
+        self.inner.open()?;
+        self.inner.save_object_info(hash, json).await
+    }
+
+    async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
+        self.inner.open()?;
+        self.inner.object_info(hash).await
+    }
+
+    async fn lanes(&self) -> Result<Vec<Lane>> {
+        self.inner.open()?;
+        self.inner.load_lanes().await
+    }
+
+    async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {
+        self.inner.open()?;
+        self.inner.lead(what, holder, ttl).await
+    }
+
+    async fn resign(&self, what: &str, holder: OwnerId) -> Result<()> {
+        self.inner.open()?;
+        self.inner.resign(what, holder).await
+    }
+
+    async fn add_key(&self, key: KeyRecord) -> Result<()> {
+        self.inner.open()?;
+        self.inner.add_key(&key).await
+    }
+
+    async fn keys(&self) -> Result<Vec<KeyRecord>> {
+        self.inner.open()?;
+        self.inner.keys().await
+    }
+
+    async fn revoke_key(&self, id: KeyId) -> Result<KeyRecord> {
+        self.inner.open()?;
+        self.inner.revoke_key(id).await
+    }
+
+    async fn add_asset(&self, asset: Asset) -> Result<()> {
+        self.inner.open()?;
+        self.inner.add_asset(&asset).await
+    }
+
+    async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
+        self.inner.open()?;
+        self.inner.asset(tenant, sha256).await
+    }
+
+    async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
+        self.inner.open()?;
+        self.inner.asset_named(tenant, filename).await
+    }
+
+    async fn tidy(&self) -> Result<Tidied> {
+        self.inner.open()?;
+        self.inner.tidy().await
+    }
+
+    async fn unswept(&self, limit: u32) -> Result<Vec<Task>> {
+        self.inner.open()?;
+        self.inner.unswept(limit).await
+    }
+
+    async fn swept(&self, tasks: &[TaskId]) -> Result<()> {
+        self.inner.open()?;
+        self.inner.swept(tasks).await
+    }
+
+    async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>> {
+        self.inner.open()?;
+        self.inner.outdated(age, limit).await
+    }
+
+    async fn forget(&self, tasks: &[TaskId]) -> Result<u64> {
+        self.inner.open()?;
+        self.inner.forget(tasks).await
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.inner.changes.subscribe()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}

@@ -1,0 +1,257 @@
+//! Reading tasks, and the changes that callers other than runners ask for.
+
+use postgres_types::Type;
+use remuda_core::{
+    Attempt, Lease, PendingReason, Status, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, transition,
+};
+use uuid::Uuid;
+
+use super::columns::{Columns, each};
+use super::fault::Fault;
+use super::inner::Inner;
+use super::rows::{self, get, lease_columns, task_columns};
+use super::save::{Save, Tidings};
+use super::session::{Transaction, attempt};
+use crate::{Counts, Error, ListQuery, Page, Position, Result};
+
+/// Positions are counted up to this.
+const EXACT: i64 = 1000;
+
+/// Locks a task.
+pub(super) async fn lock(transaction: &Transaction, id: TaskId) -> Result<Task, Fault> {
+    let tasks = lock_all(transaction, &[id.0]).await?;
+    let missing = || Error::NotFound { what: "task", id: id.to_string() };
+    tasks.into_iter().next().ok_or_else(|| missing().into())
+}
+
+/// Locks tasks in the order of their ids.
+pub(super) async fn lock_all(transaction: &Transaction, ids: &[Uuid]) -> Result<Vec<Task>, Fault> {
+    const LOCK: &str = concat!(
+        "SELECT ",
+        task_columns!("t"),
+        " FROM remuda.task t WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE"
+    );
+    rows::tasks(&transaction.query(LOCK, &[(&ids, Type::UUID_ARRAY)]).await?)
+}
+
+impl Inner {
+    pub(super) async fn task(&self, id: TaskId) -> Result<Option<Task>> {
+        attempt!(self.sessions, self.read_task(id))
+    }
+
+    async fn read_task(&self, id: TaskId) -> Result<Option<Task>, Fault> {
+        const TASK: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = $1");
+        let rows = self.sessions.query(TASK, &[(&id.0, Type::UUID)]).await?;
+        rows.first().map(rows::task).transpose()
+    }
+
+    pub(super) async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
+        let read = async || {
+            let statement = "SELECT workflow, placements, requires FROM remuda.task_input WHERE task = $1";
+            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
+            rows.first().map(|row| rows::input_at(row, 0)).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
+        let read = async || {
+            let statement = "SELECT task, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms \
+                FROM remuda.attempt WHERE task = $1 ORDER BY n";
+            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
+            rows.iter().map(rows::attempt).collect()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
+        const LEASE: &str = concat!("SELECT ", lease_columns!(), " FROM remuda.lease l WHERE l.task = $1");
+        let read = async || {
+            let rows = self.sessions.query(LEASE, &[(&id.0, Type::UUID)]).await?;
+            rows.first().map(rows::lease).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
+        let read = async || {
+            let statement = "SELECT task, n, at, kind, data FROM remuda.task_event WHERE task = $1 AND n > $2 \
+                ORDER BY n LIMIT $3";
+            let params = Columns::default()
+                .with(Type::UUID, id.0)
+                .with(Type::INT8, after)
+                .with(Type::INT8, i64::from(limit));
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            rows.iter().map(rows::event).collect()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn list(&self, query: &ListQuery) -> Result<Page> {
+        attempt!(self.sessions, self.read_page(query))
+    }
+
+    /// A page is merged from one range of an index for each tenant and state that is wanted.
+    async fn read_page(&self, query: &ListQuery) -> Result<Page, Fault> {
+        const ALL: &str = concat!(
+            "SELECT ",
+            task_columns!("t"),
+            " FROM remuda.task t WHERE t.id < $1 ORDER BY t.id DESC LIMIT $2"
+        );
+        const SOME: &str = concat!(
+            "SELECT ",
+            task_columns!("t"),
+            " FROM remuda.task t JOIN (SELECT c.id FROM (SELECT unnest(coalesce($3, \
+             ARRAY(SELECT tenant FROM remuda.tenant))) AS tenant) a CROSS JOIN unnest($4) AS b(status) \
+             CROSS JOIN LATERAL (SELECT i.id FROM remuda.task i WHERE i.tenant = a.tenant AND i.status = b.status \
+             AND i.id < $1 ORDER BY i.id DESC LIMIT $2) c ORDER BY c.id DESC LIMIT $2) p ON p.id = t.id \
+             ORDER BY t.id DESC"
+        );
+        const OF_WORKFLOW: &str = concat!(
+            "SELECT ",
+            task_columns!("t"),
+            " FROM remuda.task t JOIN (SELECT c.id FROM (SELECT unnest(coalesce($3, \
+             ARRAY(SELECT tenant FROM remuda.tenant))) AS tenant) a CROSS JOIN unnest($4) AS b(status) \
+             CROSS JOIN LATERAL (SELECT i.id FROM remuda.task i WHERE i.workflow_id = $5 AND i.tenant = a.tenant \
+             AND i.status = b.status AND i.id < $1 ORDER BY i.id DESC LIMIT $2) c ORDER BY c.id DESC LIMIT $2) p \
+             ON p.id = t.id ORDER BY t.id DESC"
+        );
+        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+        let tenants: Option<Vec<&str>> = query.tenant.as_ref().map(|tenant| vec![tenant.as_str()]);
+        let statuses = query.status.map_or(Status::ALL.to_vec(), |status| vec![status]);
+        let mut params = Columns::default()
+            .with(Type::UUID, query.before.map_or(Uuid::max(), |before| before.0))
+            .with(Type::INT8, i64::from(query.limit) + 1);
+        let narrow = query.tenant.is_some() || query.status.is_some() || query.workflow_id.is_some();
+        if narrow {
+            params = params
+                .with(Type::TEXT_ARRAY, tenants)
+                .with(Type::TEXT_ARRAY, each(&statuses, |status| status.as_str()));
+        }
+        let statement = match &query.workflow_id {
+            Some(workflow) => {
+                params = params.with(Type::TEXT, workflow.as_str());
+                OF_WORKFLOW
+            }
+            None if narrow => SOME,
+            None => ALL,
+        };
+        let transaction = self.sessions.begin().await?;
+        let mut tasks = rows::tasks(&transaction.query(statement, &params.params()).await?)?;
+        transaction.commit().await?;
+        let more = tasks.len() > limit;
+        tasks.truncate(limit);
+        Ok(Page { tasks, more })
+    }
+
+    pub(super) async fn position(&self, id: TaskId) -> Result<Option<Position>> {
+        attempt!(self.sessions, self.read_position(id))
+    }
+
+    async fn read_position(&self, id: TaskId) -> Result<Option<Position>, Fault> {
+        let Some(task) = self.read_task(id).await? else { return Ok(None) };
+        if task.reason != Some(PendingReason::Queued) {
+            return Ok(None);
+        }
+        let lanes = self.lanes.within(&task.lane);
+        let params = Columns::default()
+            .with(Type::TEXT_ARRAY, each(&lanes, |lane| lane.as_str()))
+            .with(Type::INT8, task.rank)
+            .with(Type::INT4, 9 - i32::from(task.priority.get()))
+            .with(Type::UUID, task.id.0)
+            .with(Type::INT8, EXACT + 1);
+        let statement = "SELECT count(*), min(c.rank), max(c.rank) FROM (SELECT c.rank FROM unnest($1) AS u(lane) \
+            CROSS JOIN LATERAL (SELECT t.rank FROM remuda.task t WHERE t.lane = u.lane AND t.reason = 'queued' \
+            AND (t.rank, 9 - t.priority, t.id) < ($2, $3, $4) ORDER BY t.rank, 9 - t.priority, t.id LIMIT $5) c \
+            ORDER BY c.rank LIMIT $5) c";
+        let transaction = self.sessions.begin().await?;
+        let rows = transaction.query(statement, &params.params()).await?;
+        transaction.commit().await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let counted: i64 = get(row, 0)?;
+        if counted <= EXACT {
+            return Ok(Some(Position { ahead: counted, exact: true }));
+        }
+        // The head of the queue shows how many tasks there are to a stretch of ranks.
+        let (first, last): (i64, i64) = (get(row, 1)?, get(row, 2)?);
+        let waiting = self.read_counts(None).await?.pending;
+        let stretch = i128::from(last.saturating_sub(first)).max(1);
+        let way = i128::from(task.rank.saturating_sub(first)).max(0);
+        let guess = i64::try_from(i128::from(counted) * way / stretch).unwrap_or(i64::MAX);
+        Ok(Some(Position { ahead: guess.min(waiting - 1).max(counted), exact: false }))
+    }
+
+    pub(super) async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
+        attempt!(self.sessions, self.read_counts(tenant))
+    }
+
+    async fn read_counts(&self, tenant: Option<&Tenant>) -> Result<Counts, Fault> {
+        let statement = "SELECT coalesce(sum(pending), 0)::bigint, coalesce(sum(running), 0)::bigint, \
+            coalesce(sum(completed), 0)::bigint, coalesce(sum(failed), 0)::bigint, \
+            coalesce(sum(cancelled), 0)::bigint FROM remuda.counter WHERE $1 IS NULL OR tenant = $1";
+        let rows = self.sessions.query(statement, &[(&tenant.map(Tenant::as_str), Type::TEXT)]).await?;
+        let Some(row) = rows.first() else { return Ok(Counts::default()) };
+        Ok(Counts {
+            pending: get(row, 0)?,
+            running: get(row, 1)?,
+            completed: get(row, 2)?,
+            failed: get(row, 3)?,
+            cancelled: get(row, 4)?,
+        })
+    }
+
+    pub(super) async fn cancel(&self, id: TaskId) -> Result<Task> {
+        let done: Result<(Task, Tidings)> = attempt!(self.sessions, self.try_cancel(id));
+        let (task, tidings) = done?;
+        self.announce(tidings);
+        Ok(task)
+    }
+
+    async fn try_cancel(&self, id: TaskId) -> Result<(Task, Tidings), Fault> {
+        let transaction = self.sessions.begin().await?;
+        let (now, mut task) = (transaction.now, lock(&transaction, id).await?);
+        let before = task.status;
+        let event = match transition::cancel(&mut task, now) {
+            Ok(Some(event)) => event,
+            Ok(None) => {
+                transaction.rollback().await?;
+                return Ok((task, Tidings::default()));
+            }
+            Err(transition::NotPossible(status)) => {
+                transaction.rollback().await?;
+                return Err(Error::Finished(status).into());
+            }
+        };
+        let mut save = Save::default();
+        save.changed(before, &task, Some(event), now);
+        if task.status == Status::Running {
+            save.news(id);
+        }
+        let tidings = save.commit_in(transaction, self.side_shard()).await?;
+        Ok((task, tidings))
+    }
+
+    pub(super) async fn hasten(&self, id: TaskId) -> Result<Task> {
+        let done: Result<(Task, Tidings)> = attempt!(self.sessions, self.try_hasten(id));
+        let (task, tidings) = done?;
+        self.announce(tidings);
+        Ok(task)
+    }
+
+    async fn try_hasten(&self, id: TaskId) -> Result<(Task, Tidings), Fault> {
+        let transaction = self.sessions.begin().await?;
+        let (now, mut task) = (transaction.now, lock(&transaction, id).await?);
+        if task.status.is_terminal() {
+            transaction.rollback().await?;
+            return Err(Error::Finished(task.status).into());
+        }
+        if !transition::release(&mut task, now) {
+            transaction.rollback().await?;
+            return Ok((task, Tidings::default()));
+        }
+        let mut save = Save::default();
+        save.changed(task.status, &task, None, now);
+        let tidings = save.commit_in(transaction, self.side_shard()).await?;
+        Ok((task, tidings))
+    }
+}

@@ -79,7 +79,9 @@ macro_rules! task_columns {
             $table,
             ".result,",
             $table,
-            ".metadata"
+            ".metadata,",
+            $table,
+            ".retry_of"
         )
     };
 }
@@ -168,6 +170,7 @@ pub(super) fn task_at(row: &Row, at: usize) -> Result<Task, Fault> {
         error: json::<Failure>(row, at + 27)?,
         result: json::<TaskResult>(row, at + 28)?,
         metadata: json(row, at + 29)?,
+        retry_of: get::<Option<Uuid>>(row, at + 30)?.map(TaskId),
     })
 }
 

@@ -123,13 +123,14 @@ fn insert_tasks<'a>(tasks: &[&'a Task]) -> Statement<'a> {
         .with(Type::INT8_ARRAY, column!(|t| t.fence.0))
         .with(Type::INT8_ARRAY, column!(|t| t.version))
         .with(Type::TEXT_ARRAY, column!(|t| t.worker.as_ref().map(remuda_core::WorkerId::as_str)))
-        .with(Type::JSON_ARRAY, column!(|t| t.metadata.as_ref().map(Json)));
+        .with(Type::JSON_ARRAY, column!(|t| t.metadata.as_ref().map(Json)))
+        .with(Type::UUID_ARRAY, column!(|t| t.retry_of.map(|id| id.0)));
     (
         "INSERT INTO remuda.task (id, tenant, workflow_id, priority, status, reason, lane, affinity, shape, cost_ms, \
          rank, created_at, run_at, deadline, started_at, timeout_s, max_retries, attempt, fence, version, worker, \
-         metadata, failures, losses) \
+         metadata, retry_of, failures, losses) \
          SELECT u.*, 0, 0 FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
-         $18, $19, $20, $21, $22) AS u",
+         $18, $19, $20, $21, $22, $23) AS u",
         columns,
     )
 }

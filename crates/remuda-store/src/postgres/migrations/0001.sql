@@ -37,7 +37,8 @@ CREATE TABLE remuda.task (
     avoid_until timestamptz,
     error json,
     result json,
-    metadata json
+    metadata json,
+    retry_of uuid
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.5);
 
 -- The queue: a claim reads its head, whatever waits behind it.

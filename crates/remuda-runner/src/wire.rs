@@ -46,6 +46,9 @@ pub const OWNER: &str = "remuda-owner";
 /// The code of the error that means: the lease, or the worker, is somebody else's by now.
 pub const FENCED: &str = "fenced";
 
+/// Codes of errors that mean: the body did not arrive whole.
+pub const BROKEN: [&str; 2] = ["upload_broken", "body_broken"];
+
 /// No request waits longer than this for something to happen, so that no proxy between the two loses patience.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
 
@@ -198,7 +201,7 @@ pub struct OutputQuery {
     pub attempt: AttemptNo,
     /// Its name at ComfyUI, without folders.
     pub filename: String,
-    /// How large it is, if that is known; another size is refused.
+    /// How large it is, if that is known: what is too large is refused before it comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
 }

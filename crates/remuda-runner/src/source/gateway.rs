@@ -5,7 +5,6 @@
 
 mod link;
 mod outlet;
-mod receipts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +24,6 @@ use url::Url;
 
 use self::link::{Ask, Backoff, Link, Trouble};
 use self::outlet::Outlet;
-use self::receipts::{Receipt, Receipts};
 use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
 use crate::frames::Frame;
 use crate::wire;
@@ -36,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The same for a beat, which is soon followed by a better one.
 const BEAT_PATIENCE: Duration = Duration::from_secs(3);
 
+/// The pause after a claim that was answered before its time.
+const EARLY: Duration = Duration::from_millis(50);
+
 /// A file on its way may take hours, but it may not stand still for so long.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
@@ -44,13 +45,12 @@ const OBJECT_INFO: Duration = Duration::from_secs(60);
 
 /// Tasks of a queue that a gateway keeps. See [`crate::wire`].
 ///
-/// Claims and beats are long polls of at most 25 seconds each. Live frames go in the background, a few batches in a
+/// Claims and beats are long polls of at most 25 seconds each. The answer to a claim can get lost after the gateway made
+/// it; the runner then finds the lease among those of its worker, and adopts it. Live frames go in the background, a few batches in a
 /// second, and are dropped when the gateway is slow.
 #[derive(Debug)]
 pub struct GatewaySource {
     link: Arc<Link>,
-    owner: OwnerId,
-    receipts: Receipts,
     outlet: Outlet,
 }
 
@@ -65,7 +65,7 @@ impl GatewaySource {
     pub fn new(server: &Url, key: Option<&ApiKey>, owner: OwnerId) -> Result<Self> {
         let link = Arc::new(Link::new(server, key, owner).map_err(SourceError::Refused)?);
         let outlet = Outlet::start(Arc::clone(&link));
-        Ok(Self { link, owner, receipts: Receipts::default(), outlet })
+        Ok(Self { link, outlet })
     }
 
     /// Stops what runs in the background. Everything but live frames still works.
@@ -75,40 +75,6 @@ impl GatewaySource {
 
     async fn repeat<T: serde::de::DeserializeOwned>(&self, ask: &Ask) -> Result<T> {
         self.link.read(&self.link.repeat(ask, PATIENCE).await?)
-    }
-
-    /// Gives back what was claimed by requests whose answers did not come. See [`receipts`].
-    async fn settle(&self, worker: &WorkerId, receipt: &Receipt) {
-        let Some(_alone) = receipt.to_settle() else { return };
-        if let Err(error) = self.try_settle(worker, receipt).await {
-            // Tried again with the next claim or beat.
-            tracing::debug!(%worker, %error, "claims that did not arrive could not be given back yet");
-        }
-    }
-
-    async fn try_settle(&self, worker: &WorkerId, receipt: &Receipt) -> Result<()> {
-        let asked = Instant::now();
-        let ask = self.link.get(&["leases"], &wire::OfWorker { worker: worker.clone() })?;
-        let found: wire::Leases = self.link.read(&self.link.ask(&ask).await?)?;
-        for lease in receipt.missing(found.leases, self.owner) {
-            let body = wire::GiveBack { lease: lease.reference(), learnt: None };
-            match self.link.ask(&self.link.post("give-back", &body)?).await {
-                Ok(_) | Err(Trouble::Refused(SourceError::Fenced)) => {
-                    tracing::info!(task = %lease.task, %worker, "gave back a task whose claim did not arrive");
-                }
-                Err(trouble) => return Err(trouble.into()),
-            }
-        }
-        receipt.settled(asked);
-        Ok(())
-    }
-
-    async fn ended(&self, ask: Ask, task: remuda_core::TaskId) -> Result<EndReply> {
-        let reply = self.repeat(&ask).await;
-        if matches!(reply, Ok(_) | Err(SourceError::Fenced)) {
-            self.receipts.over(task);
-        }
-        reply
     }
 }
 
@@ -121,18 +87,13 @@ impl Source for GatewaySource {
     }
 
     async fn acquire_worker(&self, spec: WorkerSpec) -> Result<Acquired> {
-        let receipt = self.receipts.of(&spec.id);
-        receipt.complete(false);
         let found: wire::Acquired = self.repeat(&self.link.post("acquire", &wire::Acquire { spec })?).await?;
         Ok(if found.yours { Acquired::Yes(found.worker) } else { Acquired::HeldBy(found.worker) })
     }
 
     async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
-        self.settle(id, &self.receipts.of(id)).await;
         let ask = self.link.post("release", &wire::Release { worker: id.clone(), fence })?;
-        self.link.repeat(&ask, PATIENCE).await?;
-        self.receipts.forget(id);
-        Ok(())
+        self.link.repeat(&ask, PATIENCE).await.map(drop)
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
@@ -143,9 +104,6 @@ impl Source for GatewaySource {
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
-        let receipt = self.receipts.of(&request.worker);
-        self.settle(&request.worker, &receipt).await;
-        let _turn = receipt.turn().await;
         let end = Instant::now() + request.wait;
         let mut backoff = Backoff::new(request.wait.min(PATIENCE));
         let mut body = wire::Claim {
@@ -160,49 +118,30 @@ impl Source for GatewaySource {
             let wait = end.saturating_duration_since(Instant::now()).min(wire::LONGEST_WAIT);
             body.wait_ms = wire::millis(wait);
             let ask = self.link.post("claim", &body)?.waiting(wait);
-            let sending = receipt.sending();
             match self.link.ask(&ask).await {
                 Ok(nothing) if nothing.is_empty() => {
-                    sending.answered();
                     if Instant::now() >= end {
                         return Ok(None);
                     }
                     // A gateway that stops answers early; the next request should not be its last.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(EARLY).await;
                 }
-                Ok(answer) => {
-                    let claimed: wire::Claimed = self.link.read(&answer)?;
-                    receipt.arrived(&claimed.claim.lease);
-                    sending.answered();
-                    return Ok(Some(claimed.claim));
-                }
+                Ok(answer) => return Ok(Some(self.link.read::<wire::Claimed>(&answer)?.claim)),
                 Err(Trouble::Unsent(why)) => {
-                    sending.answered();
                     if !backoff.pause().await {
                         return Err(SourceError::Unavailable(why));
                     }
                 }
-                // To ask again at once could bring two tasks; the next claim begins by clearing this up.
-                Err(Trouble::Doubtful(why)) => return Err(SourceError::Unavailable(why)),
-                Err(Trouble::Refused(error)) => {
-                    sending.answered();
-                    return Err(error);
-                }
+                // A task may have been claimed: to ask again at once could bring a second one.
+                Err(trouble) => return Err(trouble.into()),
             }
         }
     }
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
-        let receipt = self.receipts.of(&request.worker);
-        let _turn = receipt.turn().await;
-        // What is adopted by a request without an answer may be rendering.
-        receipt.complete(false);
         let AdoptRequest { worker, worker_fence, known, .. } = request;
         let ask = self.link.post("adopt", &wire::Adopt { worker, worker_fence, known })?;
-        let adopted: wire::Adopted = self.repeat(&ask).await?;
-        adopted.claims.iter().for_each(|claim| receipt.arrived(&claim.lease));
-        receipt.complete(true);
-        Ok(adopted.claims)
+        Ok(self.repeat::<wire::Adopted>(&ask).await?.claims)
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {
@@ -212,28 +151,19 @@ impl Source for GatewaySource {
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
-        let settle = async {
-            for worker in &request.workers {
-                self.settle(&worker.id, &self.receipts.of(&worker.id)).await;
-            }
-        };
         let wait = request.wait.min(wire::LONGEST_WAIT);
-        let leases = request.leases.iter().map(finite).collect();
-        let body = wire::Beat { leases, workers: request.workers.clone(), wait_ms: wire::millis(wait) };
+        let leases = request.leases.into_iter().map(finite).collect();
+        let body = wire::Beat { leases, workers: request.workers, wait_ms: wire::millis(wait) };
         let ask = self.link.post("beat", &body)?.waiting(wait);
-        let (answer, ()) = tokio::join!(self.link.repeat(&ask, BEAT_PATIENCE), settle);
-        let reply: BeatReply = self.link.read(&answer?)?;
-        reply.lost.iter().for_each(|lease| self.receipts.over(lease.task));
-        reply.lost_workers.iter().for_each(|worker| self.receipts.forget(worker));
-        Ok(reply)
+        self.link.read(&self.link.repeat(&ask, BEAT_PATIENCE).await?)
     }
 
     async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        self.ended(self.link.post("end", &wire::End { lease, ending })?, lease.task).await
+        self.repeat(&self.link.post("end", &wire::End { lease, ending })?).await
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        self.ended(self.link.post("give-back", &wire::GiveBack { lease, learnt })?, lease.task).await
+        self.repeat(&self.link.post("give-back", &wire::GiveBack { lease, learnt })?).await
     }
 
     async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream> {
@@ -323,7 +253,7 @@ async fn standstill(sent: &AtomicU64) {
 }
 
 /// JSON has no numbers that are none.
-fn finite(beat: &LeaseBeat) -> LeaseBeat {
+fn finite(beat: LeaseBeat) -> LeaseBeat {
     let progress = if beat.progress.is_finite() { beat.progress } else { 0.0 };
-    LeaseBeat { progress, ..beat.clone() }
+    LeaseBeat { progress, ..beat }
 }

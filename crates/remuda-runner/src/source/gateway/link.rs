@@ -234,6 +234,12 @@ impl Link {
             (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS, problem) => {
                 Trouble::Doubtful(words(problem))
             }
+            // What is wrong is the way here, not the request.
+            (_, Some(problem))
+                if problem.code.as_deref().is_some_and(|code| wire::BROKEN.contains(&code)) =>
+            {
+                Trouble::Doubtful(words(Some(problem)))
+            }
             (status, Some(problem)) if status.is_client_error() => {
                 Trouble::Refused(SourceError::Refused(words(Some(problem))))
             }

@@ -261,7 +261,7 @@ pub async fn learnt_requirements_move_a_task_to_another_lane(fixture: impl Fixtu
     assert_eq!(world.task(task.id).await.lane, both.lane());
     assert_eq!(lacking.claim().await, None);
     let again = able.get().await;
-    assert_eq!((again.task.id, &again.input.requires), (task.id, &both), "a claim says what is known by now");
+    assert_eq!((again.task.id, &again.input.requires), (task.id, &asked), "the input stays as it came");
     let input = world.store.input(task.id).await.expect("it answers").expect("it is there");
     assert_eq!(input.requires, asked);
     let lanes = world.store.lanes().await.expect("it lists");

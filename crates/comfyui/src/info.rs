@@ -112,6 +112,14 @@ impl Client {
             .map_err(|error| Error::Protocol { what: call.name(), detail: error.to_string() })
     }
 
+    /// The same as the server wrote it, to be kept: [`ObjectInfo::from_slice`] reads it.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn object_info_bytes(&self) -> Result<bytes::Bytes> {
+        self.get(&["object_info"]).repeatable().bytes().await
+    }
+
     /// Description of one node class; `None` when the server does not have it.
     ///
     /// # Errors

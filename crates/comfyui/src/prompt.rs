@@ -203,7 +203,7 @@ pub struct Accepted {
 pub type NodeErrors = IndexMap<String, NodeError>;
 
 /// What is wrong with one node.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeError {
     /// Its errors.
     #[serde(default)]
@@ -217,7 +217,7 @@ pub struct NodeError {
 }
 
 /// One error, as the server words it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Problem {
     /// For example `value_not_in_list`.
     #[serde(rename = "type", default)]
@@ -242,7 +242,7 @@ impl Problem {
 }
 
 /// The server's refusal of a prompt.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Refusal {
     /// The error of the whole.
     pub error: Problem,

@@ -104,6 +104,12 @@ impl Session {
         *self.up.borrow()
     }
 
+    /// Tells when frames begin or cease to arrive.
+    #[must_use]
+    pub fn connection(&self) -> cell::Receiver<bool> {
+        self.up.clone()
+    }
+
     /// Submits a prompt and follows it. The watch is there before the request leaves, so no frame is missed.
     ///
     /// # Errors

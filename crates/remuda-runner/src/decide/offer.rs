@@ -1,0 +1,93 @@
+//! What a worker offers, from its own description of its nodes.
+
+use std::collections::BTreeSet;
+
+use comfyui::object_info::has_model_ending;
+use comfyui::{ObjectInfo, lenient};
+use remuda_core::{Capabilities, Sha256};
+use serde_json::Value;
+
+/// A description of a worker's nodes, ready to be kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Described {
+    pub(crate) info: ObjectInfo,
+    /// The text to keep …
+    pub(crate) json: String,
+    /// … and its name.
+    pub(crate) hash: Sha256,
+}
+
+/// Reads an answer of `/object_info`.
+///
+/// The lists of input files are left out of what is kept: they change with every upload, say nothing that a check before
+/// placing could use, and would make every worker's description another one.
+pub(crate) fn describe(answer: &[u8]) -> Result<Described, serde_json::Error> {
+    let mut value: Value = lenient::from_slice(answer)?;
+    for class in value.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut) {
+        for section in ["required", "optional"] {
+            let inputs = class.get_mut("input").and_then(|input| input.get_mut(section));
+            let inputs = inputs.and_then(Value::as_object_mut);
+            inputs.into_iter().flat_map(serde_json::Map::values_mut).for_each(forget_files);
+        }
+    }
+    let json = value.to_string();
+    let hash = Sha256::of(json.as_bytes());
+    Ok(Described { info: ObjectInfo::from_slice(json.as_bytes())?, json, hash })
+}
+
+fn forget_files(input: &mut Value) {
+    let Some([kind, rest @ ..]) = input.as_array_mut().map(Vec::as_mut_slice) else { return };
+    let Some(options) = rest.first_mut().and_then(Value::as_object_mut) else { return };
+    let uploads = |(name, value): (&String, &Value)| name.ends_with("_upload") && value.as_bool() == Some(true);
+    if !options.iter().any(uploads) {
+        return;
+    }
+    if kind.is_array() {
+        *kind = Value::Array(Vec::new());
+    }
+    if let Some(choices) = options.get_mut("options").filter(|choices| choices.is_array()) {
+        *choices = Value::Array(Vec::new());
+    }
+    // The first file by name, in ComfyUI's own loaders.
+    options.remove("default");
+}
+
+/// Node classes, and every choice of any node that looks like a model file.
+pub(crate) fn capabilities(info: &ObjectInfo, labels: &BTreeSet<String>) -> Capabilities {
+    let nodes = info.iter().map(|node| node.class.clone()).collect();
+    let choices = info.iter().flat_map(|node| &node.inputs).filter_map(|input| input.choices()).flatten();
+    let models = choices.filter_map(Value::as_str).filter(|name| has_model_ending(name));
+    Capabilities { labels: labels.clone(), nodes, models: models.map(str::to_owned).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(files: &str) -> String {
+        format!(
+            r#"{{"LoadImage": {{"input": {{"required": {{"image": [{files}, {{"image_upload": true}}]}}}}, "output": ["IMAGE"]}},
+                "LoadVideo": {{"input": {{"required": {{"file": ["COMBO", {{"options": {files}, "video_upload": true}}]}}}}}},
+                "VAELoader": {{"input": {{"required": {{"vae_name": [["x.safetensors", "pixel_space"]], "nan": ["FLOAT", {{"default": NaN}}]}}}}}}}}"#
+        )
+    }
+
+    #[test]
+    fn uploads_do_not_change_the_description_and_models_do() {
+        let one = describe(answer(r#"["a.png"]"#).as_bytes()).unwrap();
+        let two = describe(answer(r#"["a.png", "b.png"]"#).as_bytes()).unwrap();
+        assert_eq!(one.hash, two.hash);
+        let three = describe(answer("[]").replace("x.safetensors", "y.safetensors").as_bytes()).unwrap();
+        assert_ne!(one.hash, three.hash);
+        assert_eq!(one.info.get("LoadImage").unwrap().inputs[0].choices().unwrap().len(), 0);
+    }
+
+    #[test]
+    fn nodes_and_models_are_offered() {
+        let info = describe(answer("[]").as_bytes()).unwrap().info;
+        let offer = capabilities(&info, &["gpu".to_owned()].into());
+        assert_eq!(offer.nodes.len(), 3);
+        assert_eq!(offer.models.into_iter().collect::<Vec<_>>(), ["x.safetensors"]);
+        assert!(offer.labels.contains("gpu"));
+    }
+}

@@ -1,0 +1,131 @@
+//! From the end of a prompt at ComfyUI to the end of an attempt.
+
+use comfyui::{ExecutionFailure, GaveUp, Lost, Outcome, Success};
+use remuda_core::{Failure, FailureClass};
+use serde_json::json;
+
+/// What follows from the end of a prompt.
+#[derive(Debug)]
+pub(crate) enum Judged {
+    /// Its files are to be collected.
+    Good(Box<Success>),
+    /// The attempt failed.
+    Bad(Bad),
+    /// Only the watching ended; nothing is known of the prompt.
+    Unwatched,
+}
+
+/// A bad end.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Bad {
+    pub(crate) failure: Failure,
+    /// The worker must free memory, or forget cached results, before it takes another prompt.
+    pub(crate) free: bool,
+    /// The worker takes prompts and runs none.
+    pub(crate) dead: bool,
+}
+
+impl Bad {
+    fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { failure: Failure::new(class, message), free: false, dead: false }
+    }
+}
+
+/// Judges how a prompt ended that nobody of us asked to stop.
+pub(crate) fn judge(outcome: Outcome) -> Judged {
+    Judged::Bad(match outcome {
+        Outcome::Succeeded(success) if success.missing_files.is_empty() => {
+            return Judged::Good(Box::new(success));
+        }
+        Outcome::Succeeded(success) => {
+            let names: Vec<_> = success.missing_files.iter().map(|file| file.filename.as_str()).collect();
+            let message = format!(
+                "ComfyUI answered from its cache with files that are gone: {}; its cache was emptied",
+                names.join(", ")
+            );
+            Bad { free: true, ..Bad::new(FailureClass::Execution, message) }
+        }
+        Outcome::Failed(failure) => raised(&failure),
+        Outcome::Interrupted(at) => {
+            Bad::new(FailureClass::Execution, format!("{at}, by somebody else than Remuda"))
+        }
+        Outcome::Deleted => {
+            Bad::new(FailureClass::Lost, "somebody else than Remuda took it out of ComfyUI's queue")
+        }
+        Outcome::Lost(lost) => gone(lost),
+        Outcome::GaveUp(GaveUp::Unreachable { for_ }) => Bad::new(
+            FailureClass::Connection,
+            format!("ComfyUI could not be reached for {} s", for_.as_secs()),
+        ),
+        Outcome::GaveUp(GaveUp::TimedOut { .. } | GaveUp::SessionClosed) => return Judged::Unwatched,
+    })
+}
+
+fn raised(failure: &ExecutionFailure) -> Bad {
+    let class = if failure.out_of_memory { FailureClass::OutOfMemory } else { FailureClass::Execution };
+    let details = json!({
+        "node_type": failure.node_type,
+        "exception_type": failure.exception_type,
+        "exception_message": failure.message,
+        "traceback": failure.traceback,
+    });
+    let node_id = Some(failure.node_id.clone()).filter(|id| !id.is_empty());
+    let failure = Failure { class, message: failure.to_string().trim_end().to_owned(), node_id, details: Some(details) };
+    Bad { failure, free: class == FailureClass::OutOfMemory, dead: false }
+}
+
+fn gone(lost: Lost) -> Bad {
+    let class = match lost {
+        Lost::Restarted | Lost::NeverSeen | Lost::WorkerDead | Lost::Stalled => FailureClass::Crash,
+        Lost::HistoryGone => FailureClass::Lost,
+    };
+    let dead = matches!(lost, Lost::WorkerDead | Lost::Stalled);
+    Bad { dead, ..Bad::new(class, lost.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use comfyui::outputs::Outputs;
+
+    use super::*;
+
+    fn failed(out_of_memory: bool) -> Outcome {
+        Outcome::Failed(Box::new(ExecutionFailure {
+            node_id: "7".into(),
+            node_type: "KSampler".into(),
+            exception_type: "torch.OutOfMemoryError".into(),
+            message: "no memory\n".into(),
+            traceback: vec!["line".into()],
+            out_of_memory,
+            outputs: Outputs::default(),
+        }))
+    }
+
+    #[test]
+    fn every_bad_end_has_its_class() {
+        let check = |outcome, class, free, dead| match judge(outcome) {
+            Judged::Bad(bad) => assert_eq!((bad.failure.class, bad.free, bad.dead), (class, free, dead)),
+            other => panic!("{other:?}"),
+        };
+        check(failed(false), FailureClass::Execution, false, false);
+        check(failed(true), FailureClass::OutOfMemory, true, false);
+        check(Outcome::Deleted, FailureClass::Lost, false, false);
+        check(Outcome::Lost(Lost::Restarted), FailureClass::Crash, false, false);
+        check(Outcome::Lost(Lost::HistoryGone), FailureClass::Lost, false, false);
+        check(Outcome::Lost(Lost::WorkerDead), FailureClass::Crash, false, true);
+        check(Outcome::Lost(Lost::Stalled), FailureClass::Crash, false, true);
+        let away = GaveUp::Unreachable { for_: Duration::from_secs(60) };
+        check(Outcome::GaveUp(away), FailureClass::Connection, false, false);
+        assert!(matches!(judge(Outcome::GaveUp(GaveUp::SessionClosed)), Judged::Unwatched));
+    }
+
+    #[test]
+    fn an_exception_is_told_whole() {
+        let Judged::Bad(bad) = judge(failed(false)) else { panic!() };
+        assert_eq!(bad.failure.message, "node 7 (KSampler) raised torch.OutOfMemoryError: no memory");
+        assert_eq!(bad.failure.node_id.as_deref(), Some("7"));
+        assert_eq!(bad.failure.details.unwrap()["traceback"][0], "line");
+    }
+}

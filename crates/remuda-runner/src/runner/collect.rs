@@ -1,0 +1,168 @@
+//! From a good end at ComfyUI to files in the file store.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use comfyui::outputs::{FileType, OutputFile as Left};
+use comfyui::{Client, Error, FileRef, Success};
+use futures_util::{StreamExt, stream};
+use remuda_core::transition::Ending;
+use remuda_core::{FailureClass, OutputFile, Phase, TaskResult};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::attempt::{Attempt, Close, Step};
+use super::event::Stage;
+use super::inspect::chain;
+use super::worker::Ready;
+use crate::source::{ByteStream, Delivered, NewFile, SourceError};
+
+/// The first pause after a delivery that failed; it doubles up to thirty seconds.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Attempt {
+    /// Delivers every file that the prompt left, while ComfyUI already works on the next.
+    pub(super) async fn collect(&mut self, ready: &Ready, success: Success) -> Step<Close> {
+        self.board().set_phase(self.lease(), Phase::Collecting);
+        self.board().set_progress(self.lease(), 1.0);
+        self.stage(Stage::Delivering).await;
+        let mut files = Vec::new();
+        for left in success.outputs.files().filter(|file| is_result(file)) {
+            let n = i32::try_from(files.len()).unwrap_or(i32::MAX);
+            let delivered = tokio::select! {
+                biased;
+                close = self.cancelled() => {
+                    self.discard().await;
+                    return Err(close);
+                }
+                delivered = self.deliver(ready.session.client(), n, left) => delivered?,
+            };
+            self.worker.shared.counters.files_delivered.one();
+            self.worker.shared.counters.bytes_delivered.add(delivered.size);
+            files.push(output_file(n, left, delivered));
+        }
+        let outputs = serde_json::from_str(success.entry.raw_outputs.get()).unwrap_or(Value::Null);
+        let execution_ms = success.duration_ms.and_then(|ms| i64::try_from(ms).ok());
+        let node_errors = Some(&success.node_errors).filter(|errors| !errors.is_empty());
+        let node_errors = node_errors.and_then(|errors| serde_json::to_value(errors).ok());
+        let result = TaskResult { files, outputs, execution_ms, node_errors };
+        Ok(Close::End(Box::new(Ending::Completed { result, gpu_ms: execution_ms })))
+    }
+
+    /// Waits for the loss of the lease or the end of the task.
+    async fn cancelled(&self) -> Close {
+        let mut signals = self.grip.signals.clone();
+        let called = signals.wait_for(|signals| signals.lost || signals.cancel).await.map(|signals| *signals);
+        match called {
+            Ok(signals) if !signals.lost => Close::End(Box::new(Ending::Cancelled)),
+            // Off the board is lost, too.
+            _ => Close::NotOurs,
+        }
+    }
+
+    /// One file, however often it takes.
+    async fn deliver(&self, client: &Client, n: i32, left: &Left) -> Step<Delivered> {
+        let file = FileRef::from(left);
+        let since = Instant::now();
+        let mut pause = PAUSE;
+        loop {
+            let (why, patience, class) = match self.try_deliver(client, n, &file).await {
+                Ok(delivered) => return Ok(delivered),
+                Err(Trouble::Close(close)) => return Err(close),
+                Err(Trouble::Source(why)) => (why, self.timing().delivery_patience, FailureClass::Delivery),
+                Err(Trouble::Worker(why)) => (why, self.timing().unreachable, FailureClass::Connection),
+            };
+            if since.elapsed() >= patience {
+                let message = format!("its result was there, and {} could not be stored: {why}", file.filename);
+                return Err(Close::fail(class, message));
+            }
+            tracing::warn!(task = %self.claim.task.id, file = file.filename, %why, "a file could not be delivered; trying again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn try_deliver(&self, client: &Client, n: i32, file: &FileRef) -> Result<Delivered, Trouble> {
+        let download = match client.view(file).await {
+            Ok(download) => download,
+            Err(Error::NotFound { .. }) => {
+                let message = format!("{} vanished at ComfyUI before it could be fetched", file.filename);
+                return Err(Trouble::Close(Close::fail(FailureClass::Lost, message)));
+            }
+            Err(error) => return Err(Trouble::Worker(chain(&error))),
+        };
+        let size = download.len;
+        // The source sees only a stream that broke; whose fault it was is remembered here.
+        let broke: Arc<Mutex<Option<String>>> = Arc::default();
+        let note = Arc::clone(&broke);
+        let stream: ByteStream = stream::try_unfold(download, move |mut download| {
+            let note = Arc::clone(&note);
+            async move {
+                match download.chunk().await {
+                    Ok(chunk) => Ok(chunk.map(|chunk| (chunk, download))),
+                    Err(error) => {
+                        let why = chain(&error);
+                        *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+                        Err(std::io::Error::other(why))
+                    }
+                }
+            }
+        })
+        .boxed();
+        let new = NewFile { n, filename: file.filename.clone(), size };
+        let delivered = self.worker.shared.source.deliver(self.lease(), self.claim.lease.attempt, new, stream).await;
+        let broke = broke.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (delivered, broke) {
+            (Ok(delivered), _) if size.is_some_and(|size| size != delivered.size) => {
+                Err(Trouble::Worker(format!("{} bytes came, and ComfyUI had announced another number", delivered.size)))
+            }
+            (Ok(delivered), _) => Ok(delivered),
+            (Err(SourceError::Fenced), _) => Err(Trouble::Close(Close::NotOurs)),
+            (Err(_), Some(why)) => Err(Trouble::Worker(why)),
+            (Err(SourceError::Unavailable(why)), None) => Err(Trouble::Source(why)),
+            (Err(SourceError::Refused(why)), None) => {
+                let message = format!("its result was there, and {} was not taken: {why}", file.filename);
+                Err(Trouble::Close(Close::fail(FailureClass::Delivery, message)))
+            }
+        }
+    }
+
+    /// Removes what was delivered; what is left is swept up later.
+    pub(super) async fn discard(&self) {
+        let shared = &self.worker.shared;
+        if let Err(error) = shared.ask(shared.source.discard(self.lease(), self.claim.lease.attempt)).await {
+            tracing::debug!(task = %self.claim.task.id, %error, "files of a discarded result stay for now");
+        }
+    }
+}
+
+/// Why a file was not delivered.
+enum Trouble {
+    /// The source, or its files, are away.
+    Source(String),
+    /// ComfyUI is away.
+    Worker(String),
+    /// Trying again is of no use.
+    Close(Close),
+}
+
+/// Saved files and previews; not what a node only read.
+fn is_result(file: &Left) -> bool {
+    matches!(file.file_type, FileType::Output | FileType::Temp)
+}
+
+fn output_file(n: i32, left: &Left, delivered: Delivered) -> OutputFile {
+    let filename = left.filename.rsplit('/').next().unwrap_or(&left.filename).to_owned();
+    OutputFile {
+        n,
+        key: delivered.key,
+        filename,
+        node_id: left.node_id.clone(),
+        output: left.key.clone(),
+        file_type: left.file_type.as_str().to_owned(),
+        mime: left.mime.to_owned(),
+        size: i64::try_from(delivered.size).unwrap_or(i64::MAX),
+        sha256: delivered.sha256,
+    }
+}

@@ -1,0 +1,101 @@
+//! Looking a ComfyUI over: is it there, is it the same, what can it do.
+
+use std::sync::Arc;
+
+use comfyui::outputs::FileType;
+use comfyui::{Client, Error, FileRef, Session, SessionOptions, Upload};
+use uuid::Uuid;
+
+use super::event::Inspected;
+use super::worker::{Ready, Worker};
+use crate::decide::{edits::FOLDER, offer};
+
+/// An identity is a UUID and a line break; anything longer is not ours.
+const LONGEST_IDENTITY: usize = 256;
+
+/// Looks the worker over. An error is a reason for people.
+pub(super) async fn inspect(
+    worker: Arc<Worker>,
+    session: Option<Session>,
+    options: SessionOptions,
+    known: Option<Arc<Ready>>,
+) -> Result<Box<Inspected>, String> {
+    let words = |error: &dyn std::error::Error| chain(error);
+    let source = &worker.shared.source;
+    let installation = match &known {
+        Some(ready) => ready.installation,
+        None => worker.shared.ask(source.installation()).await.map_err(|error| words(&error))?.id,
+    };
+    let session = match session {
+        Some(session) => session,
+        None => Session::open(worker.client.clone(), options).await.map_err(|error| words(&error))?,
+    };
+    let client = session.client().clone();
+    let stats = client.system_stats().await.map_err(|error| words(&error))?;
+    let identity = identity(&client, installation)
+        .await
+        .map_err(|error| format!("our identity file cannot be kept in its input folder: {}", words(&error)))?;
+    let answer = client.object_info_bytes().await.map_err(|error| words(&error))?;
+    let described =
+        offer::describe(&answer).map_err(|error| format!("its /object_info cannot be read: {error}"))?;
+    let saved = known.as_ref().is_some_and(|ready| ready.hash == described.hash);
+    if !saved {
+        let save = source.save_object_info(described.hash, &described.json);
+        worker.shared.ask(save).await.map_err(|error| words(&error))?;
+    }
+    let offer = Arc::new(offer::capabilities(&described.info, &worker.spec.labels));
+    let ready = Ready {
+        session: session.clone(),
+        installation,
+        identity,
+        info: described.info,
+        hash: described.hash,
+        offer,
+    };
+    Ok(Box::new(Inspected { session, ready: Arc::new(ready), stats }))
+}
+
+/// Reads our identity file in ComfyUI's input folder; puts one there when there is none, and reads it back.
+async fn identity(client: &Client, installation: Uuid) -> Result<String, Error> {
+    let filename = format!("identity-{installation}.txt");
+    let file = FileRef { filename: filename.clone(), subfolder: FOLDER.to_owned(), file_type: FileType::Input };
+    if let Some(found) = read(client, &file).await? {
+        return Ok(found);
+    }
+    // Not overwriting: of two processes that come at once, one file counts, and both read it.
+    let fresh = format!("{}\n", Uuid::new_v4());
+    client.upload(Upload::from_bytes(&filename, fresh).subfolder(FOLDER)).await?;
+    let found = read(client, &file).await?;
+    found.ok_or_else(|| Error::NotFound { what: format!("the file {}, just uploaded,", file.in_workflow()) })
+}
+
+async fn read(client: &Client, file: &FileRef) -> Result<Option<String>, Error> {
+    let download = match client.view(file).await {
+        Ok(download) => download,
+        Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = download.bytes(LONGEST_IDENTITY).await?;
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    match Uuid::try_parse(&text) {
+        Ok(_) => Ok(Some(text)),
+        Err(_) => Err(Error::Protocol {
+            what: format!("GET /view of {}", file.in_workflow()),
+            detail: "it is not an identity file; delete it".to_owned(),
+        }),
+    }
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let shown = error.to_string();
+        if !text.contains(&shown) {
+            text = format!("{text}: {shown}");
+        }
+        cause = error.source();
+    }
+    text
+}

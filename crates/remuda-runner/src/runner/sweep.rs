@@ -1,0 +1,104 @@
+//! Prompts of ours that nobody answers for any more are stopped, and counted.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use comfyui::{Client, OldInterrupt, PromptId, QueueItem};
+use remuda_core::{Lease, LeaseRef};
+
+use super::inspect::chain;
+use super::worker::{Ready, Worker};
+use crate::decide::marker::Marker;
+
+/// What a sweep found.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    /// Prompts of ours without a lease that are still in the queue.
+    pub(crate) late: usize,
+    /// Prompts that were stopped; the first time each is seen it is counted.
+    pub(crate) stopped: Vec<PromptId>,
+    /// Whether the prompt that showed the worker to be dead is still there.
+    pub(crate) tombstone: bool,
+    /// Leases of this process on this worker that it knows nothing of: claims whose answer was lost.
+    pub(crate) strays: Vec<LeaseRef>,
+}
+
+/// Compares ComfyUI's queue with the leases on the worker.
+pub(super) async fn sweep(
+    worker: Arc<Worker>,
+    ready: Arc<Ready>,
+    tombstone: Option<PromptId>,
+    counted: HashSet<PromptId>,
+) -> Result<Swept, String> {
+    let client = ready.session.client();
+    // The queue first: what is in it has had a lease since before it was sent, so one that is missing later is gone.
+    let queue = client.queue().await.map_err(|error| chain(&error))?;
+    let leases = worker.shared.source.leases(&worker.spec.id);
+    let leases = worker.shared.ask(leases).await.map_err(|error| error.to_string())?;
+    let board = &worker.shared.board;
+    let held: HashSet<LeaseRef> = board.leases_on(&worker.spec.id).into_iter().collect();
+    let mut swept = Swept::default();
+    let owner = worker.shared.options.owner;
+    let strays = leases.iter().filter(|lease| lease.owner == owner && !held.contains(&lease.reference()));
+    swept.strays = strays.map(Lease::reference).collect();
+
+    let all = || queue.running.iter().chain(&queue.pending);
+    swept.tombstone = all().any(|item| tombstone.as_ref() == Some(&item.prompt_id));
+    if !all().any(|item| is_late(item, &worker, &ready, &leases, &held)) {
+        return Ok(swept);
+    }
+    // One that ended between the two questions is over, not late: only what is still there is.
+    let queue = client.queue().await.map_err(|error| chain(&error))?;
+    let running = queue.running.iter().map(|item| (item, true));
+    for (item, running) in running.chain(queue.pending.iter().map(|item| (item, false))) {
+        if !is_late(item, &worker, &ready, &leases, &held) {
+            continue;
+        }
+        let is_tombstone = tombstone.as_ref() == Some(&item.prompt_id);
+        // A dead worker never runs what waits; the prompt that waits there shows when it was restarted.
+        if is_tombstone && !running {
+            continue;
+        }
+        // Only the holder of the worker may stop what is nobody's.
+        if !board.worker_is_sure(&worker.spec.id) {
+            return Err("the worker may be somebody else's by now".to_owned());
+        }
+        if !counted.contains(&item.prompt_id) {
+            tracing::warn!(worker = %worker.spec.id, prompt_id = %item.prompt_id, running, "stopping a prompt that nobody answers for");
+            worker.shared.counters.late_prompts_stopped.one();
+            if running {
+                worker.shared.counters.repeats.one();
+            }
+        }
+        swept.stopped.push(item.prompt_id.clone());
+        if !stop(client, &worker, &item.prompt_id).await {
+            swept.late += 1;
+        }
+    }
+    Ok(swept)
+}
+
+fn is_late(item: &QueueItem, worker: &Worker, ready: &Ready, leases: &[Lease], held: &HashSet<LeaseRef>) -> bool {
+    let Some(marker) = Marker::on(item) else { return false };
+    if !marker.is_of(ready.installation, &worker.spec.id) {
+        return false;
+    }
+    let leased = |lease: &&Lease| lease.task == marker.task && lease.attempt == marker.attempt;
+    // Also while the store lags behind: what this process holds is leased.
+    let ours = held.iter().any(|lease| lease.task == marker.task && lease.fence.0 == marker.fence);
+    !leases.iter().any(|lease| leased(&lease)) && !ours
+}
+
+async fn stop(client: &Client, worker: &Worker, prompt: &PromptId) -> bool {
+    let bound = worker.shared.options.timing.stopping;
+    match client.cancel_with(prompt, bound, OldInterrupt::WhenAlone).await {
+        Ok(comfyui::Cancelled::StillRunning) | Err(_) => false,
+        Ok(_) => {
+            // Its entry, if it left one, is nobody's.
+            if let Err(error) = client.delete_history(std::slice::from_ref(prompt)).await {
+                tracing::debug!(%error, prompt_id = %prompt, "its history entry stays");
+            }
+            true
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! What the attempts on one worker have in common.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use comfyui::{Client, ObjectInfo, Session};
+use remuda_core::{Capabilities, Sha256, WorkerSpec};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::herd::Shared;
+
+/// A worker that was looked over and can be sent prompts.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) session: Session,
+    pub(crate) installation: Uuid,
+    /// What its identity file says.
+    pub(crate) identity: String,
+    pub(crate) info: ObjectInfo,
+    pub(crate) hash: Sha256,
+    pub(crate) offer: Arc<Capabilities>,
+}
+
+/// What the attempts on one worker have in common.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) spec: WorkerSpec,
+    pub(crate) client: Client,
+    /// `None` until it was first reached.
+    pub(crate) ready: watch::Receiver<Option<Arc<Ready>>>,
+    /// Names of files that are surely in its input folder.
+    pub(crate) placed: Mutex<HashSet<String>>,
+}
+
+impl Worker {
+    pub(crate) fn is_placed(&self, name: &str) -> bool {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    pub(crate) fn remember_placed(&self, name: &str) {
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only saves a question; a worker that sees more files than this is asked again.
+        if placed.len() >= 10_000 {
+            placed.clear();
+        }
+        placed.insert(name.to_owned());
+    }
+
+    /// Another ComfyUI may answer: nothing is known of its input folder.
+    pub(crate) fn forget_placed(&self) {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}

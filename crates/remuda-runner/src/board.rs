@@ -107,7 +107,13 @@ pub(crate) struct NotOurs;
 
 impl Board {
     pub(crate) fn new(stale: Duration) -> Self {
-        Self { state: Mutex::default(), stale, changed: Notify::new(), pulse: Mutex::new(Moment::now()), beats: watch::Sender::new(0) }
+        Self {
+            state: Mutex::default(),
+            stale,
+            changed: Notify::new(),
+            pulse: Mutex::new(Moment::now()),
+            beats: watch::Sender::new(0),
+        }
     }
 
     /// This process lives; to be called every [`PULSE`].

@@ -26,7 +26,8 @@ pub fn worker_id_for(url: &str, host_id: &str) -> Result<WorkerId, IdError> {
     let wrong = |why| IdError { what: "address of a ComfyUI", value: url.chars().take(80).collect(), why };
     let text = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let url = Url::parse(&text).map_err(|_| wrong("it is not an address"))?;
-    let (Some(host), Some(port)) = (url.host(), url.port_or_known_default()) else {
+    let (Some(host), Some(port), "http" | "https") = (url.host(), url.port_or_known_default(), url.scheme())
+    else {
         return Err(wrong("only http and https are spoken"));
     };
     let host = if is_loopback(&host) {
@@ -68,7 +69,8 @@ pub fn host_id() -> String {
     };
     let name = read("/proc/sys/kernel/hostname").or_else(|| std::env::var("HOSTNAME").ok());
     // Containers made from one image share its machine id, and have names of their own.
-    let both = format!("{}/{}", read("/etc/machine-id").unwrap_or_default(), name.as_deref().unwrap_or_default());
+    let both =
+        format!("{}/{}", read("/etc/machine-id").unwrap_or_default(), name.as_deref().unwrap_or_default());
     let hash = Sha256::of(format!("remuda host {both}").as_bytes()).to_string();
     let shown: String = name
         .unwrap_or_else(|| "host".to_owned())
@@ -85,14 +87,20 @@ mod tests {
 
     #[test]
     fn every_spelling_of_loopback_is_this_host() {
-        for url in ["127.0.0.1:8188", "http://localhost:8188", "http://[::1]:8188/", "http://127.8.0.1:8188", "http://0.0.0.0:8188"] {
+        for url in [
+            "127.0.0.1:8188",
+            "http://localhost:8188",
+            "http://[::1]:8188/",
+            "http://127.8.0.1:8188",
+            "http://0.0.0.0:8188",
+        ] {
             assert_eq!(worker_id_for(url, "box").unwrap().as_str(), "box:8188", "{url}");
         }
     }
 
     #[test]
     fn odd_addresses_are_named_or_refused() {
-        assert!(worker_id_for("unix:/tmp/x", "box").is_err());
+        assert!(worker_id_for("ftp://gpu/x", "box").is_err());
         assert!(worker_id_for("", "box").is_err());
         assert_eq!(worker_id_for("http://[2001:db8::1]:81", "x").unwrap().as_str(), "_2001:db8::1_:81");
         let long = format!("http://h/{}", "x".repeat(300));

@@ -37,8 +37,10 @@ pub(crate) fn edit(workflow: &Workflow, task: TaskId, placed: &[Placed]) -> Resu
 
 /// The name under which a file is placed: the same bytes have the same name for every task, other bytes another.
 pub(crate) fn placed_name(sha256: &Sha256, filename: &str) -> String {
-    let plain: String =
-        filename.chars().map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' }).collect();
+    let plain: String = filename
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' })
+        .collect();
     // ComfyUI's /view refuses two dots wherever they stand.
     let mut plain = plain.trim_matches('.').to_owned();
     while plain.contains("..") {
@@ -79,7 +81,8 @@ mod tests {
 
     #[test]
     fn an_input_that_is_not_there_is_an_error() {
-        let workflow = Workflow::parse(r#"{"1": {"class_type": "A", "inputs": {"image": ["2", 0]}}}"#).unwrap();
+        let workflow =
+            Workflow::parse(r#"{"1": {"class_type": "A", "inputs": {"image": ["2", 0]}}}"#).unwrap();
         let placed = |node: &str| [Placed { node_id: node.into(), input: "image".into(), name: "x".into() }];
         assert!(edit(&workflow, task(), &placed("9")).is_err());
         assert!(edit(&workflow, task(), &placed("1")).is_err(), "a linked input names no file");

@@ -1,10 +1,7 @@
 //! What a worker offers, from its own description of its nodes.
 
-use std::collections::BTreeSet;
-
-use comfyui::object_info::has_model_ending;
 use comfyui::{ObjectInfo, lenient};
-use remuda_core::{Capabilities, Sha256};
+use remuda_core::Sha256;
 use serde_json::Value;
 
 /// A description of a worker's nodes, ready to be kept.
@@ -38,7 +35,8 @@ pub(crate) fn describe(answer: &[u8]) -> Result<Described, serde_json::Error> {
 fn forget_files(input: &mut Value) {
     let Some([kind, rest @ ..]) = input.as_array_mut().map(Vec::as_mut_slice) else { return };
     let Some(options) = rest.first_mut().and_then(Value::as_object_mut) else { return };
-    let uploads = |(name, value): (&String, &Value)| name.ends_with("_upload") && value.as_bool() == Some(true);
+    let uploads =
+        |(name, value): (&String, &Value)| name.ends_with("_upload") && value.as_bool() == Some(true);
     if !options.iter().any(uploads) {
         return;
     }
@@ -50,14 +48,6 @@ fn forget_files(input: &mut Value) {
     }
     // The first file by name, in ComfyUI's own loaders.
     options.remove("default");
-}
-
-/// Node classes, and every choice of any node that looks like a model file.
-pub(crate) fn capabilities(info: &ObjectInfo, labels: &BTreeSet<String>) -> Capabilities {
-    let nodes = info.iter().map(|node| node.class.clone()).collect();
-    let choices = info.iter().flat_map(|node| &node.inputs).filter_map(|input| input.choices()).flatten();
-    let models = choices.filter_map(Value::as_str).filter(|name| has_model_ending(name));
-    Capabilities { labels: labels.clone(), nodes, models: models.map(str::to_owned).collect() }
 }
 
 #[cfg(test)]
@@ -85,7 +75,7 @@ mod tests {
     #[test]
     fn nodes_and_models_are_offered() {
         let info = describe(answer("[]").as_bytes()).unwrap().info;
-        let offer = capabilities(&info, &["gpu".to_owned()].into());
+        let offer = crate::preflight::capabilities(["gpu".to_owned()].into(), &info);
         assert_eq!(offer.nodes.len(), 3);
         assert_eq!(offer.models.into_iter().collect::<Vec<_>>(), ["x.safetensors"]);
         assert!(offer.labels.contains("gpu"));

@@ -70,7 +70,12 @@ fn raised(failure: &ExecutionFailure) -> Bad {
         "traceback": failure.traceback,
     });
     let node_id = Some(failure.node_id.clone()).filter(|id| !id.is_empty());
-    let failure = Failure { class, message: failure.to_string().trim_end().to_owned(), node_id, details: Some(details) };
+    let failure = Failure {
+        class,
+        message: failure.to_string().trim_end().to_owned(),
+        node_id,
+        details: Some(details),
+    };
     Bad { failure, free: class == FailureClass::OutOfMemory, dead: false }
 }
 

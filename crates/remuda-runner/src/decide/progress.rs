@@ -152,7 +152,10 @@ mod tests {
         assert_eq!(meter.fraction(), 0.625);
         meter.take(now, &Event::Progress { node: Some("3".into()), value: 1.0, max: 10.0 });
         assert_eq!(meter.fraction(), 0.625);
-        meter.take(now, &Event::Nodes(vec![state("3", 10.0, true), state("4", 10.0, true), state("4.0.1", 1.0, true)]));
+        meter.take(
+            now,
+            &Event::Nodes(vec![state("3", 10.0, true), state("4", 10.0, true), state("4.0.1", 1.0, true)]),
+        );
         assert_eq!(meter.fraction(), 1.0);
     }
 

@@ -87,12 +87,8 @@ pub(super) async fn beat(shared: &Shared, wait: Duration) -> Result<()> {
         return Ok(());
     }
     let asked = Moment::now();
-    let request = BeatRequest {
-        owner: shared.options.owner,
-        leases: leases.clone(),
-        workers: workers.clone(),
-        wait,
-    };
+    let request =
+        BeatRequest { owner: shared.options.owner, leases: leases.clone(), workers: workers.clone(), wait };
     let limit = wait + shared.options.timing.source;
     let reply = match tokio::time::timeout(limit, shared.source.beat(request)).await {
         Ok(reply) => reply?,

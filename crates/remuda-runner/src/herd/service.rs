@@ -108,7 +108,8 @@ impl Herd {
         let workers = runners.values().map(|handle| {
             let mut state = handle.state.borrow().clone();
             let phases = self.inner.shared.board.phases_on(&state.spec.id);
-            let shown = phases.into_iter().map(|(lease, phase, progress)| LeaseState { lease, phase, progress });
+            let shown =
+                phases.into_iter().map(|(lease, phase, progress)| LeaseState { lease, phase, progress });
             state.leases = shown.collect();
             state
         });
@@ -135,7 +136,10 @@ impl Herd {
             }
         };
         if tokio::time::timeout(drain, drained).await.is_err() {
-            tracing::info!(leases = board.leases(), "not all tasks ended in time; they are left to be adopted");
+            tracing::info!(
+                leases = board.leases(),
+                "not all tasks ended in time; they are left to be adopted"
+            );
             // The leases begin anew, so that whoever comes next has all the time there is.
             if let Err(error) = beat::beat(&inner.shared, Duration::ZERO).await {
                 tracing::warn!(%error, "the last beat failed");

@@ -83,8 +83,7 @@ impl Attempt {
 
     async fn work(&mut self) -> Step<Close> {
         let ready = self.ready().await?;
-        let watch =
-            if self.claim.adopted { self.resume(&ready).await? } else { self.send(&ready).await? };
+        let watch = if self.claim.adopted { self.resume(&ready).await? } else { self.send(&ready).await? };
         let outcome = self.follow(&ready, watch).await?;
         match outcome::judge(outcome) {
             Judged::Good(success) => self.collect(&ready, *success).await,
@@ -187,7 +186,8 @@ impl Attempt {
     }
 
     async fn free(&self, ready: &Ready) {
-        let freed = tokio::time::timeout(self.timing().stopping, ready.session.client().free(true, true)).await;
+        let freed =
+            tokio::time::timeout(self.timing().stopping, ready.session.client().free(true, true)).await;
         if !matches!(freed, Ok(Ok(()))) {
             tracing::warn!(worker = %self.worker.spec.id, "ComfyUI could not be told to free its memory");
         }

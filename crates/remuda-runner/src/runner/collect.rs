@@ -74,7 +74,8 @@ impl Attempt {
                 Err(Trouble::Worker(why)) => (why, self.timing().unreachable, FailureClass::Connection),
             };
             if since.elapsed() >= patience {
-                let message = format!("its result was there, and {} could not be stored: {why}", file.filename);
+                let message =
+                    format!("its result was there, and {} could not be stored: {why}", file.filename);
                 return Err(Close::fail(class, message));
             }
             tracing::warn!(task = %self.claim.task.id, file = file.filename, %why, "a file could not be delivered; trying again");
@@ -111,12 +112,13 @@ impl Attempt {
         })
         .boxed();
         let new = NewFile { n, filename: file.filename.clone(), size };
-        let delivered = self.worker.shared.source.deliver(self.lease(), self.claim.lease.attempt, new, stream).await;
+        let delivered =
+            self.worker.shared.source.deliver(self.lease(), self.claim.lease.attempt, new, stream).await;
         let broke = broke.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (delivered, broke) {
-            (Ok(delivered), _) if size.is_some_and(|size| size != delivered.size) => {
-                Err(Trouble::Worker(format!("{} bytes came, and ComfyUI had announced another number", delivered.size)))
-            }
+            (Ok(delivered), _) if size.is_some_and(|size| size != delivered.size) => Err(Trouble::Worker(
+                format!("{} bytes came, and ComfyUI had announced another number", delivered.size),
+            )),
             (Ok(delivered), _) => Ok(delivered),
             (Err(SourceError::Fenced), _) => Err(Trouble::Close(Close::NotOurs)),
             (Err(_), Some(why)) => Err(Trouble::Worker(why)),

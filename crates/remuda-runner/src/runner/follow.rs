@@ -26,7 +26,8 @@ impl Attempt {
     /// Follows the prompt to its end, unless it must be stopped, given back or left.
     pub(super) async fn follow(&mut self, ready: &Ready, mut watch: Watch) -> Step<Outcome> {
         let task = &self.claim.task;
-        let nodes = Workflow::from_raw(self.claim.input.workflow.clone()).map_or(1, |graph| graph.nodes().len());
+        let nodes =
+            Workflow::from_raw(self.claim.input.workflow.clone()).map_or(1, |graph| graph.nodes().len());
         let mut meter = Meter::new(task.id, self.claim.lease.attempt, nodes);
         let deadline = task.deadline.map(moment);
         let timeout = Duration::from_secs(task.timeout_s.max(1).unsigned_abs().into());
@@ -43,9 +44,8 @@ impl Attempt {
             let began = self.began;
             let mut signals = self.grip.signals.clone();
             let called = async {
-                let called = |signals: &Signals| {
-                    signals.lost || signals.cancel || (signals.back && !began && !kept)
-                };
+                let called =
+                    |signals: &Signals| signals.lost || signals.cancel || (signals.back && !began && !kept);
                 signals.wait_for(called).await.map(|signals| *signals)
             };
             tokio::select! {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::event::Inspected;
 use super::worker::{Ready, Worker};
 use crate::decide::{edits::FOLDER, offer};
+use crate::preflight;
 
 /// An identity is a UUID and a line break; anything longer is not ours.
 const LONGEST_IDENTITY: usize = 256;
@@ -32,9 +33,9 @@ pub(super) async fn inspect(
     };
     let client = session.client().clone();
     let stats = client.system_stats().await.map_err(|error| words(&error))?;
-    let identity = identity(&client, installation)
-        .await
-        .map_err(|error| format!("our identity file cannot be kept in its input folder: {}", words(&error)))?;
+    let identity = identity(&client, installation).await.map_err(|error| {
+        format!("our identity file cannot be kept in its input folder: {}", words(&error))
+    })?;
     let answer = client.object_info_bytes().await.map_err(|error| words(&error))?;
     let described =
         offer::describe(&answer).map_err(|error| format!("its /object_info cannot be read: {error}"))?;
@@ -43,7 +44,7 @@ pub(super) async fn inspect(
         let save = source.save_object_info(described.hash, &described.json);
         worker.shared.ask(save).await.map_err(|error| words(&error))?;
     }
-    let offer = Arc::new(offer::capabilities(&described.info, &worker.spec.labels));
+    let offer = Arc::new(preflight::capabilities(worker.spec.labels.clone(), &described.info));
     let ready = Ready {
         session: session.clone(),
         installation,
@@ -58,7 +59,8 @@ pub(super) async fn inspect(
 /// Reads our identity file in ComfyUI's input folder; puts one there when there is none, and reads it back.
 async fn identity(client: &Client, installation: Uuid) -> Result<String, Error> {
     let filename = format!("identity-{installation}.txt");
-    let file = FileRef { filename: filename.clone(), subfolder: FOLDER.to_owned(), file_type: FileType::Input };
+    let file =
+        FileRef { filename: filename.clone(), subfolder: FOLDER.to_owned(), file_type: FileType::Input };
     if let Some(found) = read(client, &file).await? {
         return Ok(found);
     }

@@ -18,6 +18,7 @@ use crate::decide::edits::{self, FOLDER, Placed};
 use crate::decide::graph::{self, Verdict};
 use crate::decide::submission::{self, NotSent};
 use crate::decide::{marker, offer};
+use crate::preflight;
 use crate::source::SourceError;
 
 /// So long a ComfyUI that cannot be reached is tried before the task goes back.
@@ -56,7 +57,7 @@ impl Attempt {
         if now.hash != ready.hash {
             self.tell(Word::Outdated).await;
         }
-        let offer = offer::capabilities(&now.info, &self.worker.spec.labels);
+        let offer = preflight::capabilities(self.worker.spec.labels.clone(), &now.info);
         match graph::judge(workflow, &now.info, &offer) {
             Verdict::Send => Ok(()),
             Verdict::Refuse(failure) => Err(Close::failed(*failure)),

@@ -148,7 +148,9 @@ impl Runner {
                 self.due.sweep_at = Instant::now();
             }
             Ok(Acquired::HeldBy(row)) => self.held_by = Some(row.owner),
-            Err(error) => tracing::warn!(worker = %self.worker.spec.id, %error, "the worker cannot be had now"),
+            Err(error) => {
+                tracing::warn!(worker = %self.worker.spec.id, %error, "the worker cannot be had now")
+            }
         }
     }
 
@@ -270,7 +272,8 @@ impl Runner {
         let worker = Arc::clone(&self.worker);
         let (session, options) = (self.session.clone(), self.session_options.clone());
         let known = self.ready.borrow().clone();
-        self.doing.push(Box::pin(async move { Event::Inspected(inspect(worker, session, options, known).await) }));
+        self.doing
+            .push(Box::pin(async move { Event::Inspected(inspect(worker, session, options, known).await) }));
     }
 
     fn inspected(&mut self, found: std::result::Result<Box<Inspected>, String>, again: Instant) {
@@ -373,7 +376,8 @@ impl Runner {
         let worker = Arc::clone(&self.worker);
         let tombstone = self.tombstone.as_ref().map(|tombstone| tombstone.prompt.clone());
         let counted = self.late_seen.clone();
-        self.doing.push(Box::pin(async move { Event::Swept(sweep(worker, ready, tombstone, counted).await) }));
+        self.doing
+            .push(Box::pin(async move { Event::Swept(sweep(worker, ready, tombstone, counted).await) }));
     }
 
     fn swept(&mut self, found: std::result::Result<Swept, String>, now: Instant) {

@@ -78,7 +78,13 @@ pub(super) async fn sweep(
     Ok(swept)
 }
 
-fn is_late(item: &QueueItem, worker: &Worker, ready: &Ready, leases: &[Lease], held: &HashSet<LeaseRef>) -> bool {
+fn is_late(
+    item: &QueueItem,
+    worker: &Worker,
+    ready: &Ready,
+    leases: &[Lease],
+    held: &HashSet<LeaseRef>,
+) -> bool {
     let Some(marker) = Marker::on(item) else { return false };
     if !marker.is_of(ready.installation, &worker.spec.id) {
         return false;

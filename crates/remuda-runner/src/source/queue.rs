@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256, WorkerId,
-    WorkerSpec,
+    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
+    WorkerId, WorkerSpec,
 };
 use remuda_files::{FileKey, Files};
 use remuda_store::{

@@ -1,0 +1,192 @@
+//! What the tests share: a store, files, simulators, and herds with short patience.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comfyui::{Client, SessionOptions};
+use comfyui_sim::{SimConfig, Simulator};
+use remuda_core::{NewTask, OwnerId, Policy, Status, Task, TaskId, WorkerId, WorkerSpec};
+use remuda_files::{Files, Location};
+use remuda_runner::frames::FrameHub;
+use remuda_runner::source::{QueueSource, Source};
+use remuda_runner::{Herd, HerdOptions, QuarantineRules, Timing, WorkerConfig, host_id, worker_id_for};
+use remuda_store::{Options, SqliteStore, Store};
+use remuda_testbed::wait;
+use serde_json::{Value, json};
+
+/// Generous, because CI machines are slow, and a hang is for ever.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+
+/// One installation.
+pub(crate) struct Rig {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) files: Files,
+    pub(crate) hub: FrameHub,
+    /// The process that has the store open.
+    pub(crate) owner: OwnerId,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let owner = OwnerId(uuid::Uuid::new_v4());
+        let mut options = Options::new(owner);
+        options.settle = Duration::ZERO;
+        options.policy = Policy {
+            backoff: Duration::from_millis(50),
+            avoid: Duration::from_millis(200),
+            ..Policy::default()
+        };
+        change(&mut options);
+        let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.expect("a store");
+        let files = Files::open(&Location::directory(dir.path().join("files"))).expect("files");
+        Self { store: Arc::new(store), files, hub: FrameHub::default(), owner, _dir: dir }
+    }
+
+    pub(crate) fn source(&self, owner: OwnerId) -> Arc<dyn Source> {
+        Arc::new(QueueSource::new(Arc::clone(&self.store), self.files.clone(), self.hub.clone(), owner))
+    }
+
+    /// A herd of the process that has the store open.
+    pub(crate) fn herd(&self, sims: &[&Simulator]) -> Herd {
+        self.herd_of(self.owner, sims)
+    }
+
+    pub(crate) fn herd_of(&self, owner: OwnerId, sims: &[&Simulator]) -> Herd {
+        let herd = Herd::start(self.source(owner), options(owner));
+        for sim in sims {
+            assert!(herd.add(worker(sim)));
+        }
+        herd
+    }
+
+    pub(crate) async fn submit(&self, graph: &Value) -> TaskId {
+        self.submit_with(graph, |_| {}).await
+    }
+
+    pub(crate) async fn submit_with(&self, graph: &Value, change: impl FnOnce(&mut NewTask)) -> TaskId {
+        let mut new = NewTask::new(serde_json::value::to_raw_value(graph).expect("JSON"));
+        change(&mut new);
+        let id = new.id;
+        self.store.submit(new).await.expect("taken in");
+        id
+    }
+
+    pub(crate) async fn task(&self, id: TaskId) -> Task {
+        self.store.task(id).await.expect("the store").expect("the task")
+    }
+
+    /// Waits for the end of a task; meanwhile the store is kept tidy.
+    pub(crate) async fn end_of(&self, id: TaskId) -> Task {
+        self.until(id, "to end", |task| task.status.is_terminal()).await
+    }
+
+    pub(crate) async fn completed(&self, id: TaskId) -> Task {
+        let task = self.end_of(id).await;
+        assert_eq!(task.status, Status::Completed, "{task:?}");
+        task
+    }
+
+    pub(crate) async fn until(&self, id: TaskId, what: &str, is: impl Fn(&Task) -> bool) -> Task {
+        let waited = wait::until(format!("task {id} {what}"), BOUND, async || {
+            self.store.tidy().await.expect("tidy");
+            let task = self.task(id).await;
+            if is(&task) { Ok(task) } else { Err(format!("{task:?}")) }
+        });
+        waited.await.expect("in time")
+    }
+
+    /// Waits until ComfyUI works on a task.
+    pub(crate) async fn rendering(&self, sim: &Simulator, tasks: u64) {
+        let waited = wait::until("a render to begin", BOUND, async || {
+            let begun = sim.stats().executions_total;
+            if begun >= tasks { Ok(()) } else { Err(format!("{begun} begun")) }
+        });
+        waited.await.expect("in time");
+    }
+}
+
+/// Seconds instead of minutes.
+pub(crate) fn options(owner: OwnerId) -> HerdOptions {
+    let mut options = HerdOptions::new(owner);
+    options.timing = Timing {
+        beat: Duration::from_millis(500),
+        beat_retry: Duration::from_millis(100),
+        stale: Duration::from_secs(4),
+        claim: Duration::from_secs(2),
+        source: Duration::from_secs(5),
+        retry: Duration::from_millis(200),
+        probe: Duration::from_millis(300),
+        sweep: Duration::from_millis(500),
+        second_look: Duration::from_millis(100),
+        unreachable: Duration::from_secs(3),
+        stopping: Duration::from_secs(2),
+        stop_patience: Duration::from_secs(5),
+        delivery_patience: Duration::from_secs(5),
+    };
+    options.quarantine = QuarantineRules { rest: Duration::from_secs(1), ..QuarantineRules::default() };
+    options
+}
+
+/// The defaults scaled down, so that bounds of a minute become bounds of a second or two.
+pub(crate) fn brisk() -> SessionOptions {
+    SessionOptions {
+        survey: Duration::from_millis(500),
+        survey_blind: Duration::from_millis(100),
+        look_timeout: Duration::from_secs(1),
+        worker_dead_after: Duration::from_millis(800),
+        stalled_after: Duration::from_secs(120),
+        unreachable_after: Duration::from_secs(3),
+        greeting: Duration::from_millis(500),
+        ping: Duration::from_millis(300),
+        silence: Duration::from_millis(900),
+        longest_backoff: Duration::from_millis(200),
+        ..SessionOptions::default()
+    }
+}
+
+pub(crate) fn worker(sim: &Simulator) -> WorkerConfig {
+    let url = sim.url();
+    let spec = WorkerSpec {
+        id: worker_id(sim),
+        endpoint: url.clone(),
+        name: None,
+        labels: std::collections::BTreeSet::new(),
+    };
+    let client = Client::builder(&url).timeout(Duration::from_secs(2)).build().expect("an address");
+    WorkerConfig { session: brisk(), ..WorkerConfig::new(spec, client) }
+}
+
+pub(crate) fn worker_id(sim: &Simulator) -> WorkerId {
+    worker_id_for(&sim.url(), &host_id()).expect("a name")
+}
+
+pub(crate) async fn sim() -> Simulator {
+    Simulator::start(SimConfig::default()).await.expect("a simulator")
+}
+
+fn number() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}
+
+/// Three nodes and a picture; every call another.
+pub(crate) fn picture() -> Value {
+    json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 48, "batch_size": 1, "color": number() % 0x100_0000}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "pictures/one"}},
+    })
+}
+
+/// Works for about so long, can be stopped on the way, and saves.
+pub(crate) fn long(seconds: f64) -> Value {
+    json!({
+        "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "long"}},
+    })
+}

@@ -67,7 +67,7 @@ pub(crate) enum Event {
     /// The prompts in its queue were compared with the leases.
     Swept(std::result::Result<Swept, String>),
     /// A claim came back.
-    Claimed(Moment, Result<Option<Claim>>),
+    Claimed(Moment, Result<Option<Box<Claim>>>),
     /// An attempt tells something.
     Word(Word),
     /// An attempt is over.

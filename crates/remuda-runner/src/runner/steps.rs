@@ -222,18 +222,18 @@ impl Runner {
                 Ok(answer) => answer,
                 Err(_) => Err(SourceError::Unavailable(format!("no answer within {limit:?}"))),
             };
-            Event::Claimed(asked, answer)
+            Event::Claimed(asked, answer.map(|claim| claim.map(Box::new)))
         };
         self.claim = Some((wish, Box::pin(claim)));
     }
 
-    fn claimed(&mut self, asked: Moment, answer: Result<Option<Claim>>, now: Instant, retry: Duration) {
+    fn claimed(&mut self, asked: Moment, answer: Result<Option<Box<Claim>>>, now: Instant, retry: Duration) {
         self.claim = None;
         match answer {
             Ok(Some(claim)) => {
                 self.shared().counters.claimed.one();
                 let since = self.shared().board.claimed(asked);
-                self.begin(claim, since);
+                self.begin(*claim, since);
             }
             Ok(None) if asked.elapsed() < TOO_SOON => self.due.claim_at = now + Duration::from_millis(200),
             Ok(None) => {}

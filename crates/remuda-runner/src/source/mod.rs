@@ -12,15 +12,11 @@ use remuda_core::{
 };
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
 
-<<<<<<< HEAD
 mod gateway;
-
-pub use gateway::GatewaySource;
-=======
 mod queue;
 
+pub use gateway::GatewaySource;
 pub use queue::QueueSource;
->>>>>>> 8ae82cb (Drive a ComfyUI: claim, place, submit, watch, collect, report)
 
 use crate::frames::Frame;
 

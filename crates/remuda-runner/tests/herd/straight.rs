@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_core::{Health, Placement, Sha256};
-use remuda_runner::frames::FrameKind;
-use serde_json::json;
+use remuda_core::Sha256;
 
 use super::rig::*;
 

@@ -315,6 +315,8 @@ impl Desk<'_> {
         let mut candidates: Vec<Candidate> = loaded
             .candidates
             .iter()
+            // Submitted again, which the commit will find out.
+            .filter(|task| !self.save.new_tasks.contains_key(&task.id))
             .chain(fresh.filter(|task| task.reason == Some(PendingReason::Queued)))
             .map(|task| self.candidate(task))
             .collect();
@@ -432,7 +434,8 @@ fn empty_input() -> remuda_core::TaskInput {
 
 /// What an earlier submission with the same id or key made.
 fn before(new: &NewTask, loaded: &Loaded) -> Option<Result<Task>> {
-    if let Some(task) = loaded.existing.get(&new.id) {
+    let known = || loaded.candidates.iter().find(|task| task.id == new.id);
+    if let Some(task) = loaded.existing.get(&new.id).or_else(|| loaded.tasks.get(&new.id)).or_else(known) {
         return Some(Ok(task.clone()));
     }
     let idempotency = new.idempotency.as_ref()?;

@@ -215,11 +215,6 @@ impl Queue {
         }
     }
 
-    /// Whether claims wait.
-    pub(super) fn has_claims(&self) -> bool {
-        !self.state().claims.is_empty()
-    }
-
     /// Takes the next batch, waiting for one. `None` when the queue was closed and is empty.
     pub(super) async fn next(&self) -> Option<Batch> {
         loop {

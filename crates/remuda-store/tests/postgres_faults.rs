@@ -12,8 +12,7 @@ use remuda_core::{
     Claim, Fence, LeaseRef, NewTask, OwnerId, Phase, Status, Task, TaskId, TaskResult, WorkerId, WorkerSpec,
 };
 use remuda_store::{
-    Acquired, AdoptRequest, BeatRequest, ClaimRequest, Error, LeaseBeat, Options, PostgresStore, Result,
-    Store,
+    Acquired, AdoptRequest, BeatRequest, ClaimRequest, Error, LeaseBeat, Options, PostgresStore, Store,
 };
 use remuda_testbed::net::{Proxy, target};
 use remuda_testbed::postgres::{self, Cluster, database};

@@ -1,0 +1,141 @@
+//! Before there are keys, requests must come from this machine and be meant for it.
+//!
+//! A page of some web site can make a browser on this machine send requests here. Its origin gives it away; and when
+//! the site lets its own name point to 127.0.0.1, the host does.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use http::{HeaderMap, Uri, header};
+use url::Url;
+
+use crate::error::ApiError;
+use crate::options::ServerOptions;
+
+/// Which names and origins are ours.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    insecure: bool,
+    names: BTreeSet<String>,
+    origins: BTreeSet<String>,
+}
+
+impl Hosts {
+    pub(crate) fn new(options: &ServerOptions) -> Self {
+        let urls = [&options.advertise, &options.public_url];
+        let own = urls.into_iter().flatten().filter_map(|url| url.host_str().map(str::to_ascii_lowercase));
+        let listed = options.allowed_hosts.iter().map(|name| name.to_ascii_lowercase());
+        Self {
+            insecure: options.insecure,
+            names: own.chain(listed).collect(),
+            origins: options
+                .cors_origins
+                .iter()
+                .map(|origin| origin.trim_end_matches('/').to_owned())
+                .collect(),
+        }
+    }
+
+    /// Whether a request without a key may pass while there are no keys.
+    pub(crate) fn check(&self, peer: IpAddr, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        if !self.insecure && !peer.to_canonical().is_loopback() {
+            let error = "only this machine may use the server before the first key exists: make one with `remuda keys make`";
+            return Err(ApiError::forbidden("loopback_only", error));
+        }
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
+        if !self.insecure && !self.is_ours(name_of(host)) {
+            let error = format!(
+                "this server is not called {:?}: name it with --allowed-hosts, or make a key",
+                name_of(host).chars().take(80).collect::<String>()
+            );
+            return Err(ApiError::forbidden("foreign_host", error));
+        }
+        match headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("null")) {
+            Some(origin) if !self.is_own_origin(origin, host) => {
+                let error = format!(
+                    "pages of {:?} may not use this server: list the origin with --cors-origins",
+                    origin.chars().take(80).collect::<String>()
+                );
+                Err(ApiError::forbidden("foreign_origin", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_ours(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let name = name.strip_suffix('.').unwrap_or(&name);
+        name == "localhost"
+            || name.ends_with(".localhost")
+            || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+            || self.names.contains(name)
+    }
+
+    fn is_own_origin(&self, origin: &str, host: &str) -> bool {
+        if self.origins.contains(origin) {
+            return true;
+        }
+        let Ok(url) = Url::parse(origin) else { return false };
+        let Some(name) = url.host_str() else { return false };
+        let port = url.port().map_or(String::new(), |port| format!(":{port}"));
+        !host.is_empty() && host.eq_ignore_ascii_case(&format!("{name}{port}"))
+    }
+}
+
+/// A `Host` without its port.
+fn name_of(host: &str) -> &str {
+    match host.rfind(':') {
+        // `[::1]:8080` has its last colon after the bracket; `[::1]` within.
+        Some(colon) if !host[colon..].contains(']') => &host[..colon],
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn check(peer: &str, host: &str, origin: Option<&str>) -> Result<(), &'static str> {
+        let hosts = Hosts {
+            insecure: false,
+            names: ["gpu.lan".to_owned()].into(),
+            origins: ["https://app.example".to_owned()].into(),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+        if let Some(origin) = origin {
+            headers.insert(header::ORIGIN, HeaderValue::from_str(origin).unwrap());
+        }
+        let uri = Uri::from_static("/api/v1/tasks");
+        hosts.check(peer.parse().unwrap(), &uri, &headers).map_err(|error| error.body.code)
+    }
+
+    #[test]
+    fn only_this_machine_by_its_own_names_and_from_its_own_pages() {
+        let here = "127.0.0.1";
+        for host in [
+            "127.0.0.1:8080",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:8080",
+            "[::1]",
+            "x.localhost",
+            "gpu.lan:8080",
+        ] {
+            assert_eq!(check(here, host, None), Ok(()), "{host}");
+        }
+        assert_eq!(check("::1", "localhost", None), Ok(()));
+        assert_eq!(check("::ffff:127.0.0.1", "localhost", None), Ok(()));
+        assert_eq!(check("192.168.1.7", "localhost", None), Err("loopback_only"));
+        for host in ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.1", ""] {
+            assert_eq!(check(here, host, None), Err("foreign_host"), "{host}");
+        }
+        assert_eq!(check(here, "localhost:8080", Some("http://localhost:8080")), Ok(()));
+        assert_eq!(check(here, "localhost:8080", Some("https://app.example")), Ok(()));
+        for origin in ["https://evil.example", "null", "http://localhost:3000", "file://"] {
+            assert_eq!(check(here, "localhost:8080", Some(origin)), Err("foreign_origin"), "{origin}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Who may do what: API keys, scopes, tenants, and the rules before the first key exists.
+
+mod caller;
+mod gate;
+mod hosts;
+mod keys;
+
+pub(crate) use caller::{AdminCaller, Caller, ReadCaller, SubmitCaller};
+pub(crate) use gate::{ClusterCaller, gate};
+pub(crate) use hosts::Hosts;
+pub(crate) use keys::KeyCache;

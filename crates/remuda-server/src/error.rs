@@ -1,0 +1,231 @@
+//! The one error of the HTTP edge: a status, a stable code, a text for the caller, and a second one for our log.
+//!
+//! Inner layers know nothing of statuses; the translations are all here.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use remuda_core::{IdError, TaskId};
+use remuda_runner::preflight::{PreflightError, Refusal};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// A result of a handler.
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+/// How every error looks. `error` is a text, as it always was; the rest says more.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    /// For people: what is wrong with which part of the request, and what to do.
+    pub(crate) error: String,
+    /// For programs: does not change between versions.
+    #[schema(value_type = String, example = "not_found")]
+    pub(crate) code: &'static str,
+    /// More than one line has room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
+    /// The field, parameter or header at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) field: Option<String>,
+    /// The node of the graph at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node_id: Option<String>,
+    /// The class of that node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) class_type: Option<String>,
+    /// The input of that node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) input: Option<String>,
+    /// The task that the request was about, or that is in its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) task: Option<String>,
+    /// The state of that task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) status: Option<String>,
+}
+
+/// An answer that is not the one that was hoped for.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Box<ErrorBody>,
+    retry_after_s: Option<u32>,
+    /// For the log, not for the caller.
+    log: Option<String>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &'static str, error: impl Into<String>) -> Self {
+        let body = Box::new(ErrorBody { error: error.into(), code, ..ErrorBody::default() });
+        Self { status, body, retry_after_s: None, log: None }
+    }
+
+    /// The request is not well formed.
+    pub(crate) fn bad_request(code: &'static str, error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, error)
+    }
+
+    /// The request is well formed, and one of its fields is wrong.
+    pub(crate) fn invalid(field: &str, error: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_field", error).field(field)
+    }
+
+    pub(crate) fn not_found(what: &str, id: &str) -> Self {
+        let id: String = id.chars().take(120).collect();
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no {what} {id}"))
+    }
+
+    pub(crate) fn no_task(id: TaskId) -> Self {
+        Self::not_found("task", &id.to_string()).task(id)
+    }
+
+    pub(crate) fn forbidden(code: &'static str, error: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code, error)
+    }
+
+    pub(crate) fn busy(what: &str) -> Self {
+        let error = format!("too many {what} at once: try again in a moment");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error).retry_after(1)
+    }
+
+    pub(crate) fn too_large(what: &str, limit: u64) -> Self {
+        let error = format!("{what} is larger than the {limit} bytes that this server takes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error)
+    }
+
+    pub(crate) fn internal(log: impl Into<String>) -> Self {
+        let error = "something went wrong inside the server; its log says what";
+        let mut new = Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error);
+        new.log = Some(log.into());
+        new
+    }
+
+    pub(crate) fn field(mut self, field: impl Into<String>) -> Self {
+        self.body.field = Some(field.into());
+        self
+    }
+
+    pub(crate) fn task(mut self, task: TaskId) -> Self {
+        self.body.task = Some(task.to_string());
+        self
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            let log = self.log.as_deref().unwrap_or(&self.body.error);
+            tracing::warn!(http.status = self.status.as_u16(), error.code = self.body.code, "{log}");
+        }
+        let mut response = (self.status, Json(self.body)).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let value = HeaderValue::from_static("Bearer realm=\"remuda\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+        response
+    }
+}
+
+impl From<remuda_store::Error> for ApiError {
+    fn from(error: remuda_store::Error) -> Self {
+        use remuda_store::Error;
+        let text = error.to_string();
+        let unavailable = |code| {
+            let hint = "the store does not answer: try again in a moment; with an Idempotency-Key nothing is made twice";
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, code, hint).retry_after(2)
+        };
+        match error {
+            Error::NotFound { what, id } => Self::not_found(what, &id),
+            Error::Finished(status) => {
+                let mut new = Self::new(StatusCode::CONFLICT, "finished", text);
+                new.body.status = Some(status.to_string());
+                new
+            }
+            Error::Conflict { task } => Self::new(StatusCode::CONFLICT, "idempotency_conflict", text)
+                .field("Idempotency-Key")
+                .task(task),
+            Error::Fenced => Self::new(StatusCode::CONFLICT, "fenced", text),
+            Error::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", text).retry_after(30),
+            Error::Unavailable { .. } | Error::InUse { .. } => {
+                let mut new = unavailable("store_unavailable");
+                new.log = Some(text);
+                new
+            }
+            Error::Closed => unavailable("stopping"),
+            other => Self::internal(other.to_string()),
+        }
+    }
+}
+
+impl From<remuda_files::Error> for ApiError {
+    fn from(error: remuda_files::Error) -> Self {
+        use remuda_files::Error;
+        // The texts name paths and buckets: they are for the log.
+        let text = error.to_string();
+        let mut new = match error {
+            Error::NotFound { .. } => {
+                Self::new(StatusCode::NOT_FOUND, "file_missing", "the file is not in the file store any more")
+            }
+            Error::TooLarge { limit } => Self::too_large("the file", limit),
+            Error::Full { .. } => {
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", "the file store is full")
+                    .retry_after(30)
+            }
+            Error::Source(source) => {
+                return Self::bad_request("upload_broken", format!("the upload broke off: {source}"));
+            }
+            Error::BadRange { size } => Self::new(
+                StatusCode::RANGE_NOT_SATISFIABLE,
+                "bad_range",
+                format!("the range begins after the end of the file, which has {size} bytes"),
+            ),
+            Error::Unavailable { .. } => {
+                let hint = "the file store does not answer: try again in a moment";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "files_unavailable", hint).retry_after(5)
+            }
+            _ => return Self::internal(text),
+        };
+        new.log = Some(text);
+        new
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let mut new = Self::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.kind.as_str(), refusal.message);
+        new.body.field = Some("payload".to_owned());
+        if let Some(place) = refusal.place {
+            new.body.node_id = Some(place.node_id);
+            new.body.class_type = place.class_type;
+            new.body.input = place.input;
+        }
+        if !refusal.more.is_empty() {
+            new.body.detail = Some(refusal.more.join("\n"));
+        }
+        new
+    }
+}
+
+impl From<PreflightError> for ApiError {
+    fn from(error: PreflightError) -> Self {
+        match error {
+            PreflightError::Refused(refusal) => refusal.into(),
+            PreflightError::Store(error) => error.into(),
+        }
+    }
+}
+
+/// A name in a path that cannot be one.
+impl From<IdError> for ApiError {
+    fn from(error: IdError) -> Self {
+        Self::bad_request("malformed_id", error.to_string())
+    }
+}

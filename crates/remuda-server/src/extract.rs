@@ -1,0 +1,215 @@
+//! Reading requests, with errors that name the part at fault.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{FromRequestParts, Path, Query};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use remuda_core::TaskId;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{ApiError, ApiResult};
+
+/// A refused body is read on for so many times its limit, so that its sender sees the answer and not a broken pipe.
+const COURTESY: u64 = 4;
+
+/// … and for so long.
+const COURTESY_TIME: Duration = Duration::from_secs(5);
+
+/// The id of a task in a path. A malformed one is 400, whatever the route.
+pub(crate) struct TaskPath(pub(crate) TaskId);
+
+impl<S: Send + Sync> FromRequestParts<S> for TaskPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let text: ApiPath<String> = ApiPath::from_request_parts(parts, state).await?;
+        Ok(Self(text.0.parse()?))
+    }
+}
+
+/// Parts of a path.
+pub(crate) struct ApiPath<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for ApiPath<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path: Result<Path<T>, PathRejection> = Path::from_request_parts(parts, state).await;
+        path.map(|Path(value)| Self(value))
+            .map_err(|error| ApiError::bad_request("malformed_path", error.body_text()))
+    }
+}
+
+/// The query of a URL. Unknown parameters are refused by the types.
+pub(crate) struct ApiQuery<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for ApiQuery<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
+        match query {
+            Ok(Query(value)) => Ok(Self(value)),
+            Err(error) => {
+                let text = error.body_text();
+                let text =
+                    text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text).to_owned();
+                let new = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_query", text.clone());
+                Err(match quoted(&text) {
+                    Some(field) => new.field(field),
+                    None => new,
+                })
+            }
+        }
+    }
+}
+
+/// Reads a whole body of at most `limit` bytes within `time`.
+pub(crate) async fn read_body(
+    headers: &HeaderMap,
+    body: Body,
+    limit: u64,
+    time: Duration,
+) -> ApiResult<Bytes> {
+    let too_large = || ApiError::too_large("the body", limit);
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let mut stream = body.into_data_stream();
+    if length.is_some_and(|length| length > limit) {
+        skip(&mut stream, length.unwrap_or(0).min(limit.saturating_mul(COURTESY))).await;
+        return Err(too_large());
+    }
+    let deadline = Instant::now() + time;
+    let mut all = BytesMut::with_capacity(usize::try_from(length.unwrap_or(0).min(1 << 20)).unwrap_or(0));
+    loop {
+        let chunk = timeout_at(deadline, stream.next()).await.map_err(|_| {
+            let error = format!("the body did not arrive within {} s", time.as_secs());
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_body", error)
+        })?;
+        match chunk {
+            None => return Ok(all.freeze()),
+            Some(Ok(chunk)) if (all.len() + chunk.len()) as u64 > limit => {
+                drop(all);
+                skip(&mut stream, limit.saturating_mul(COURTESY)).await;
+                return Err(too_large());
+            }
+            Some(Ok(chunk)) => all.extend_from_slice(&chunk),
+            Some(Err(error)) => {
+                return Err(ApiError::bad_request("body_broken", format!("the body broke off: {error}")));
+            }
+        }
+    }
+}
+
+/// Reads and forgets.
+async fn skip(stream: &mut axum::body::BodyDataStream, most: u64) {
+    let deadline = Instant::now() + COURTESY_TIME;
+    let mut seen = 0_u64;
+    while let Ok(Some(Ok(chunk))) = timeout_at(deadline, stream.next()).await {
+        seen += chunk.len() as u64;
+        if seen > most {
+            return;
+        }
+    }
+}
+
+/// Reads a JSON object. Not JSON is 400; JSON of another shape is 422 and names the field.
+pub(crate) fn read_json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> ApiResult<T> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+    if let Some(essence) = essence
+        && essence != "application/json"
+        && !essence.ends_with("+json")
+    {
+        let error = format!("Content-Type is {essence:?}; send application/json");
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", error)
+            .field("Content-Type"));
+    }
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
+    let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+    let Some(&first) = first else {
+        return Err(ApiError::bad_request("not_json", "the body is empty; send a JSON object"));
+    };
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    if first != b'{' {
+        // Derived types would take a list for an object.
+        let any = serde_json::from_slice::<serde::de::IgnoredAny>(body);
+        return Err(match any {
+            Ok(_) => ApiError::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "not_an_object",
+                "the body must be a JSON object",
+            ),
+            Err(error) => not_json(&error),
+        });
+    }
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let error = error.into_inner();
+        if !error.is_data() {
+            return not_json(&error);
+        }
+        let text = error.to_string();
+        let field = match quoted(&text) {
+            Some(name) if path == "." || path.is_empty() || path == "?" => name.to_owned(),
+            Some(name) if text.starts_with("missing field") || text.starts_with("unknown field") => {
+                let inner =
+                    path.strip_suffix(name).map_or(path.as_str(), |outer| outer.trim_end_matches('.'));
+                if inner.is_empty() || inner == "." { name.to_owned() } else { format!("{inner}.{name}") }
+            }
+            _ => path,
+        };
+        let text = if text.contains(&field) { text } else { format!("{field}: {text}") };
+        ApiError::invalid(&field, text)
+    })?;
+    reader.end().map_err(|error| not_json(&error))?;
+    Ok(value)
+}
+
+fn not_json(error: &serde_json::Error) -> ApiError {
+    ApiError::bad_request("not_json", format!("the body is not JSON: {error}"))
+}
+
+/// What a message of serde puts between back-ticks first.
+fn quoted(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once('`')?;
+    rest.split_once('`').map(|(name, _)| name)
+}
+
+/// How long the client wants to wait for the end: `Prefer: wait=30`. What cannot be understood is no preference.
+pub(crate) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+    const MOST: u64 = 600;
+    let preferences = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let mut preferences = preferences.flat_map(|value| value.split([',', ';']));
+    preferences.find_map(|preference| {
+        let (name, value) = preference.split_once('=')?;
+        let seconds: u64 = value.trim().trim_matches('"').parse().ok()?;
+        name.trim().eq_ignore_ascii_case("wait").then(|| Duration::from_secs(seconds.min(MOST)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn a_preference_is_found_among_others() {
+        let wait = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("prefer", HeaderValue::from_static(text));
+            preferred_wait(&headers).map(|wait| wait.as_secs())
+        };
+        assert_eq!(wait("wait=30"), Some(30));
+        assert_eq!(wait("respond-async, Wait = \"5\""), Some(5));
+        assert_eq!(wait("wait=99999"), Some(600));
+        assert_eq!(wait("wait=soon"), None);
+        assert_eq!(wait("return=minimal"), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! Housekeeping: tasks whose moment has come, files that nobody needs, records that are old enough.
+//!
+//! Every process tidies, because a delayed task must not wait for a leader. Files and old records are the work of one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rand::RngExt as _;
+use remuda_core::{OwnerId, Task, TaskId};
+use remuda_files::{FileKey, Files};
+use remuda_store::Store;
+use tokio_util::sync::CancellationToken;
+
+/// The name of the leader's office.
+const OFFICE: &str = "janitor";
+
+/// So many tasks are cleaned up after at once.
+const BATCH: u32 = 100;
+
+/// An upload that was not written to for so long was given up.
+const STALE_UPLOAD: Duration = Duration::from_secs(24 * 3600);
+
+/// How the housekeeping is done.
+#[derive(Debug, Clone)]
+pub struct JanitorOptions {
+    /// The queue.
+    pub store: Arc<dyn Store>,
+    /// Outputs and uploads.
+    pub files: Files,
+    /// This process.
+    pub owner: OwnerId,
+    /// How long ended tasks are kept; `None` for ever.
+    pub retention: Option<Duration>,
+    /// How often tasks are looked after, at least: 1 s.
+    pub tidy_every: Duration,
+    /// How often files and old records are: 15 s.
+    pub sweep_every: Duration,
+}
+
+impl JanitorOptions {
+    /// With the defaults: ended tasks stay for seven days.
+    pub fn new(store: Arc<dyn Store>, files: Files, owner: OwnerId) -> Self {
+        Self {
+            store,
+            files,
+            owner,
+            retention: Some(Duration::from_secs(7 * 86_400)),
+            tidy_every: Duration::from_secs(1),
+            sweep_every: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Does the housekeeping until it is told to stop.
+#[derive(Debug)]
+pub struct Janitor {
+    options: JanitorOptions,
+}
+
+impl Janitor {
+    /// One janitor per process.
+    pub fn new(options: JanitorOptions) -> Self {
+        Self { options }
+    }
+
+    /// Works until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        tokio::join!(self.tidy(&shutdown), self.sweep(&shutdown));
+    }
+
+    async fn tidy(&self, shutdown: &CancellationToken) {
+        let JanitorOptions { store, tidy_every, .. } = &self.options;
+        let mut failing = false;
+        loop {
+            let mut pause = tidy_every.mul_f64(rand::rng().random_range(0.8..1.2));
+            match store.tidy().await {
+                Ok(tidied) => {
+                    failing = false;
+                    for task in &tidied.lost {
+                        tracing::warn!(%task, "a task's process did not report any more, and nobody took it over");
+                    }
+                    if tidied.expired > 0 {
+                        tracing::info!(
+                            count = tidied.expired,
+                            "tasks whose deadline passed while they waited have failed"
+                        );
+                    }
+                    if let Some(next) = tidied.next {
+                        let until = next.duration_since(Timestamp::now());
+                        pause = pause.min(Duration::try_from(until).unwrap_or(Duration::ZERO));
+                        // A moment that is near and never comes must not make this loop spin.
+                        pause = pause.max(Duration::from_millis(5));
+                    }
+                }
+                Err(remuda_store::Error::Closed) => return,
+                // Once, not every second of an outage.
+                Err(error) if !failing => {
+                    failing = true;
+                    tracing::warn!(%error, "housekeeping of tasks failed; trying on");
+                }
+                Err(_) => {}
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn sweep(&self, shutdown: &CancellationToken) {
+        let JanitorOptions { store, owner, sweep_every, .. } = &self.options;
+        loop {
+            let pause = sweep_every.mul_f64(rand::rng().random_range(0.8..1.2));
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                () = tokio::time::sleep(pause) => {}
+            }
+            match store.lead(OFFICE, *owner, *sweep_every * 4).await {
+                Ok(Some(_)) => {}
+                Ok(None) => continue,
+                Err(remuda_store::Error::Closed) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "no word on who sweeps");
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                swept = self.sweep_once() => {
+                    if let Err(error) = swept {
+                        tracing::warn!(%error, "cleaning up failed; trying again later");
+                    }
+                }
+            }
+        }
+        // So that another can go on at once; if it cannot be told, it finds out.
+        if let Err(error) = store.resign(OFFICE, *owner).await {
+            tracing::debug!(%error, "the office could not be handed over");
+        }
+    }
+
+    /// Removes files of attempts whose results are not used, then tasks that are old enough with their files, then uploads that
+    /// were given up.
+    pub async fn sweep_once(&self) -> Result<(), SweepError> {
+        let JanitorOptions { store, files, retention, .. } = &self.options;
+        loop {
+            let tasks = store.unswept(BATCH).await?;
+            let count = tasks.len();
+            for task in &tasks {
+                for folder in unused(task) {
+                    files.delete_all(&folder).await?;
+                }
+            }
+            let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+            store.swept(&ids).await?;
+            if count < BATCH as usize {
+                break;
+            }
+        }
+        while let Some(age) = *retention {
+            let ids = store.outdated(age, BATCH).await?;
+            for id in &ids {
+                // Files first: a record without files can be found again, files without a record cannot.
+                files.delete_all(&FileKey::outputs_of(id.0)).await?;
+            }
+            let forgotten = store.forget(&ids).await?;
+            if forgotten > 0 {
+                tracing::info!(count = forgotten, "ended tasks were removed at the end of their retention");
+            }
+            if ids.len() < BATCH as usize {
+                break;
+            }
+        }
+        files.sweep_temporary(STALE_UPLOAD).await?;
+        Ok(())
+    }
+}
+
+/// What went wrong while cleaning up. Nothing is forgotten whose files may still be there.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The queue.
+    #[error(transparent)]
+    Store(#[from] remuda_store::Error),
+    /// The file store.
+    #[error(transparent)]
+    Files(#[from] remuda_files::Error),
+}
+
+/// The folders of a task in which nothing is used.
+fn unused(task: &Task) -> Vec<FileKey> {
+    let used: Vec<&str> =
+        task.result.iter().flat_map(|result| &result.files).map(|file| file.key.as_str()).collect();
+    if used.is_empty() {
+        return vec![FileKey::outputs_of(task.id.0)];
+    }
+    let attempts = 1..=u32::try_from(task.attempt).unwrap_or(0);
+    let last = u64::try_from(task.fence.0).unwrap_or(0);
+    // An attempt begins under a fence that is at least its own number, and every owner may have written.
+    let folders = attempts.flat_map(|attempt| {
+        (u64::from(attempt)..=last).map(move |fence| FileKey::outputs_of_attempt(task.id.0, attempt, fence))
+    });
+    folders.filter(|folder| !used.iter().any(|key| key.starts_with(&format!("{folder}/")))).collect()
+}

@@ -1,0 +1,126 @@
+//! How a server behaves.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use remuda_core::Priority;
+use remuda_files::Files;
+use remuda_runner::frames::FrameHub;
+use remuda_store::Store;
+use url::Url;
+
+/// How a server behaves, and what it stands on.
+pub struct ServerOptions {
+    /// The queue.
+    pub store: Arc<dyn Store>,
+    /// Outputs and uploads.
+    pub files: Files,
+    /// Live frames of tasks that run in this process, or on sidecars that report to it.
+    pub hub: FrameHub,
+    /// What a task gets that does not say otherwise.
+    pub defaults: TaskDefaults,
+    /// Bounds.
+    pub limits: Limits,
+    /// Origins of web pages that may call the API, as `https://example.org`. None: CORS is off.
+    pub cors_origins: Vec<String>,
+    /// Further names under which this server is asked before there are keys, beside those of this machine.
+    pub allowed_hosts: Vec<String>,
+    /// Before there are keys, answer others than this machine.
+    pub insecure: bool,
+    /// Where other gateways of the installation reach this one; also the name of this gateway on leases.
+    pub advertise: Option<Url>,
+    /// What stands in front of the paths of files in answers. None: paths alone.
+    pub public_url: Option<Url>,
+    /// Metrics of others, already registered; the server adds its own.
+    pub registry: Registry,
+    /// How long requests under way may take after the stop signal.
+    pub drain: Duration,
+}
+
+impl ServerOptions {
+    /// The defaults, on this ground.
+    pub fn new(store: Arc<dyn Store>, files: Files, hub: FrameHub) -> Self {
+        Self {
+            store,
+            files,
+            hub,
+            defaults: TaskDefaults::default(),
+            limits: Limits::default(),
+            cors_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
+            insecure: false,
+            advertise: None,
+            public_url: None,
+            registry: Registry::default(),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("store", &self.store)
+            .field("limits", &self.limits)
+            .field("insecure", &self.insecure)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a task gets that does not say otherwise.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskDefaults {
+    /// How long it may render: 30 minutes.
+    pub timeout_s: i32,
+    /// How often it may fail and be tried again: 3.
+    pub max_retries: i32,
+    /// How urgent it is: 5.
+    pub priority: Priority,
+}
+
+impl Default for TaskDefaults {
+    fn default() -> Self {
+        Self { timeout_s: 1800, max_retries: 3, priority: Priority::default() }
+    }
+}
+
+/// Bounds on what a server takes at once. Beyond them it answers 413 or 503.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// The longest body of a request, uploads excepted: 32 MiB.
+    pub body: u64,
+    /// The largest uploaded file: 8 GiB.
+    pub asset: u64,
+    /// Connections: 8192. Further ones wait to be accepted.
+    pub connections: usize,
+    /// Bodies of submissions in memory at once: 64.
+    pub submissions: usize,
+    /// Uploads at once: 64.
+    pub uploads: usize,
+    /// Downloads at once: 512.
+    pub downloads: usize,
+    /// Event streams and waiting requests at once: 4096.
+    pub waiting: usize,
+    /// How long a client may take for the head of a request: 30 s.
+    pub head_time: Duration,
+    /// How long a client may take for a body, and between two pieces of an upload: 60 s.
+    pub body_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 32 << 20,
+            asset: 8 << 30,
+            connections: 8192,
+            submissions: 64,
+            uploads: 64,
+            downloads: 512,
+            waiting: 4096,
+            head_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(60),
+        }
+    }
+}

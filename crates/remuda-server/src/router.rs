@@ -1,0 +1,86 @@
+//! The routes under their layers.
+
+use std::any::Any;
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+use utoipa_swagger_ui::SwaggerUi;
+
+use crate::access::gate;
+use crate::error::ApiError;
+use crate::routes;
+use crate::state::AppState;
+
+/// Everything that a request passes, from the outside in: count, CORS, panics, gate, route.
+pub(crate) fn router(state: AppState) -> Router {
+    let (api, _) = routes::api().split_for_parts();
+    let docs = SwaggerUi::new("/docs").url("/openapi.json", routes::described());
+    let router = api
+        .merge(routes::internal())
+        .merge(docs)
+        .fallback(nothing_there)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(state.clone(), gate))
+        .layer(CatchPanicLayer::custom(panicked));
+    let router = match cors(&state.cors_origins) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    router.layer(middleware::from_fn_with_state(state.clone(), count)).with_state(state)
+}
+
+async fn nothing_there(request: Request) -> ApiError {
+    let path: String = request.uri().path().chars().take(120).collect();
+    ApiError::new(StatusCode::NOT_FOUND, "no_such_route", format!("there is no route {path}; / lists them"))
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let path: String = request.uri().path().chars().take(120).collect();
+    let error = format!("{} is not possible on {path}; / lists the routes", request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", error)
+}
+
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    ApiError::internal(format!("a handler panicked: {}", text.unwrap_or_default())).into_response()
+}
+
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let listed = origins.iter().filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok());
+    let asked = ["idempotency-key", "last-event-id", "prefer", "x-api-key"].map(HeaderName::from_static);
+    let standard =
+        [header::AUTHORIZATION, header::CONTENT_TYPE, header::RANGE, header::IF_NONE_MATCH, header::IF_RANGE];
+    let shown = [
+        header::LOCATION,
+        header::ETAG,
+        header::CONTENT_RANGE,
+        header::CONTENT_DISPOSITION,
+        header::RETRY_AFTER,
+    ];
+    Some(
+        CorsLayer::new()
+            .allow_origin(AllowOrigin::list(listed))
+            .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::DELETE])
+            .allow_headers(asked.into_iter().chain(standard).collect::<Vec<_>>())
+            .expose_headers(shown),
+    )
+}
+
+async fn count(State(state): State<AppState>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let response = next.run(request).await;
+    state.metrics.answered(&method, route.as_deref(), response.status().as_u16(), began.elapsed());
+    response
+}

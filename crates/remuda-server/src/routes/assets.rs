@@ -1,0 +1,239 @@
+//! `POST /api/v1/assets` and `GET /api/v1/assets/{sha256}`: files that tasks read.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequest as _, Multipart, Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use jiff::Timestamp;
+use remuda_core::Sha256;
+use remuda_files::BoxError;
+use remuda_store::Asset;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::download::{Sendable, send};
+use crate::access::{ReadCaller, SubmitCaller};
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::extract::{ApiPath, ApiQuery};
+use crate::state::AppState;
+use crate::wire::absolute;
+
+/// The longest name of a file, in bytes.
+const MAX_NAME: usize = 255;
+
+/// How the file is called.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Called {
+    /// The name of the file. Workflows can name it so; the newest upload with a name counts.
+    filename: Option<String>,
+}
+
+/// An uploaded file.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct AssetView {
+    /// Its name in `inputs` and in workflows: `asset:<sha256>`.
+    id: String,
+    /// Of its bytes.
+    sha256: String,
+    /// In bytes.
+    size: i64,
+    /// Media type.
+    mime: String,
+    /// What it was called when it came.
+    filename: String,
+    /// Where it can be had.
+    url: String,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+}
+
+/// Upload a file that workflows can read.
+///
+/// The body is the file, or a form with one file in it (`multipart/form-data`). It is streamed and known by its content: the
+/// same bytes again give the same `sha256` and take no further room.
+#[utoipa::path(
+    post, path = "/api/v1/assets", tag = "assets",
+    params(Called),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses(
+        (status = 201, description = "Stored", body = AssetView),
+        (status = 400, description = "The upload broke off, or is not a form with one file", body = ErrorBody),
+        (status = 413, description = "The file is too large", body = ErrorBody),
+        (status = 422, description = "The name cannot be used", body = ErrorBody),
+        (status = 507, description = "The disk is full", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn upload(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    ApiQuery(called): ApiQuery<Called>,
+    request: Request,
+) -> ApiResult<Response> {
+    let _permit = state.permits.upload()?;
+    let limit = state.limits.asset;
+    let patience = state.limits.body_time;
+    let headers = request.headers();
+    let length =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    // A form is a little longer than its file.
+    if length.is_some_and(|length| length > limit.saturating_add(64 << 10)) {
+        return Err(ApiError::too_large("the file", limit));
+    }
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+        .to_owned();
+    let (found, (key, stored)) = if kind.starts_with("multipart/form-data") {
+        let mut form = Multipart::from_request(request, &state)
+            .await
+            .map_err(|error| ApiError::bad_request("bad_form", error.body_text()))?;
+        let bad = |error: axum::extract::multipart::MultipartError| {
+            ApiError::bad_request("bad_form", format!("the form cannot be read: {}", error.body_text()))
+        };
+        let mut sent = None;
+        while let Some(field) = form.next_field().await.map_err(bad)? {
+            let Some(filename) = field.file_name().map(str::to_owned) else { continue };
+            if sent.is_some() {
+                return Err(ApiError::bad_request(
+                    "bad_form",
+                    "the form has more than one file; upload them one by one",
+                ));
+            }
+            let found = Found { filename: Some(filename), mime: field.content_type().map(str::to_owned) };
+            let bytes = timely(field.map(|chunk| chunk.map_err(BoxError::from)), patience);
+            sent = Some((found, state.files.put_content_addressed(bytes, Some(limit)).await?));
+        }
+        sent.ok_or_else(|| ApiError::bad_request("bad_form", "the form has no file in it"))?
+    } else {
+        let found = Found { filename: None, mime: Some(kind) };
+        let body: Body = request.into_body();
+        let bytes = timely(body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from)), patience);
+        (found, state.files.put_content_addressed(bytes, Some(limit)).await?)
+    };
+    let sha256 = Sha256(stored.sha256.0);
+    let filename = match called.filename.or(found.filename) {
+        Some(name) => usable(&name)?,
+        None => sha256.to_string(),
+    };
+    let asset = Asset {
+        tenant: caller.tenant,
+        sha256,
+        key: key.to_string(),
+        mime: mime(found.mime.as_deref(), &filename),
+        filename,
+        size: i64::try_from(stored.size).unwrap_or(i64::MAX),
+        created_at: Timestamp::now(),
+    };
+    state.store.add_asset(asset.clone()).await?;
+    let place = format!("/api/v1/assets/{sha256}");
+    let view = AssetView {
+        id: format!("asset:{sha256}"),
+        sha256: sha256.to_string(),
+        size: asset.size,
+        mime: asset.mime,
+        filename: asset.filename,
+        url: absolute(state.public_url.as_ref(), &place),
+        created_at: asset.created_at,
+    };
+    let mut response = (StatusCode::CREATED, Json(view)).into_response();
+    if let Ok(place) = HeaderValue::from_str(&place) {
+        response.headers_mut().insert(header::LOCATION, place);
+    }
+    Ok(response)
+}
+
+/// What the upload said of its file.
+struct Found {
+    filename: Option<String>,
+    mime: Option<String>,
+}
+
+/// An uploaded file.
+#[utoipa::path(
+    get, path = "/api/v1/assets/{sha256}", tag = "assets",
+    params(
+        ("sha256" = String, Path, description = "Its content"),
+        ("Range" = Option<String>, Header, description = "A part of it, as `bytes=0-99`."),
+    ),
+    responses(
+        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 206, description = "A part of the file"),
+        (status = 304, description = "You have it"),
+        (status = 400, description = "The hash is malformed", body = ErrorBody),
+        (status = 404, description = "No such file, or not yours", body = ErrorBody),
+        (status = 416, description = "The range begins after the end", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn asset(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+    ApiPath(sha256): ApiPath<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let sha256: Sha256 = sha256.strip_prefix("asset:").unwrap_or(&sha256).parse()?;
+    let asset = state.store.asset(&caller.tenant, sha256).await?;
+    let asset = asset.ok_or_else(|| ApiError::not_found("asset", &sha256.to_string()))?;
+    let file = Sendable {
+        key: asset.key,
+        filename: asset.filename,
+        mime: asset.mime,
+        size: asset.size,
+        sha256: asset.sha256,
+    };
+    send(&state, &method, &headers, file).await
+}
+
+/// A stream whose pieces may take only so long.
+fn timely(
+    pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send,
+    patience: Duration,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    stream::unfold(Some(Box::pin(pieces)), move |pieces| async move {
+        let mut pieces = pieces?;
+        match tokio::time::timeout(patience, pieces.next()).await {
+            Ok(piece) => piece.map(|piece| (piece, Some(pieces))),
+            Err(_) => {
+                let error = format!("no byte came for {} s", patience.as_secs());
+                Some((Err(BoxError::from(error)), None))
+            }
+        }
+    })
+}
+
+/// The last part of a name, if it can be one.
+fn usable(name: &str) -> ApiResult<String> {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default().trim();
+    if last.is_empty()
+        || last == "."
+        || last == ".."
+        || last.len() > MAX_NAME
+        || last.chars().any(char::is_control)
+    {
+        let error = format!("filename must have 1 to {MAX_NAME} bytes and no control characters");
+        return Err(ApiError::invalid("filename", error));
+    }
+    Ok(last.to_owned())
+}
+
+/// What the client says, unless it says nothing; then what the name says.
+fn mime(said: Option<&str>, filename: &str) -> String {
+    let said = said.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+    let vague = ["", "application/octet-stream", "application/x-www-form-urlencoded"];
+    let plausible = |kind: &String| {
+        !vague.contains(&kind.as_str())
+            && kind.len() < 100
+            && kind.contains('/')
+            && kind.chars().all(|c| c.is_ascii_alphanumeric() || "/+-._".contains(c))
+    };
+    said.filter(plausible)
+        .unwrap_or_else(|| mime_guess::from_path(filename).first_or_octet_stream().to_string())
+}

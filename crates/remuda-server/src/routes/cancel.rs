@@ -1,0 +1,55 @@
+//! `DELETE /api/v1/tasks/{id}`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use remuda_core::Status;
+
+use crate::access::SubmitCaller;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::extract::{TaskPath, preferred_wait};
+use crate::state::AppState;
+use crate::waiting;
+use crate::wire::TaskView;
+
+/// Cancel a task.
+///
+/// A waiting task is cancelled at once (200). A running one is stopped by its runner, exactly that prompt and no other:
+/// the answer is 202 until the runner has confirmed it, and `Prefer: wait=N` waits for that. Cancelling a cancelled
+/// task again is 200; a completed or failed one is refused with 409. The record stays.
+#[utoipa::path(
+    delete, path = "/api/v1/tasks/{id}", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task", format = Uuid),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: answer when the task has ended, or after N seconds."),
+    ),
+    responses(
+        (status = 200, description = "Cancelled", body = TaskView),
+        (status = 202, description = "Its runner was told to stop it", body = TaskView),
+        (status = 400, description = "The id is malformed", body = ErrorBody),
+        (status = 404, description = "No such task, or not yours", body = ErrorBody),
+        (status = 409, description = "It had ended before", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn cancel(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    TaskPath(id): TaskPath,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    state.task(&caller, id).await?;
+    let follow = state.changes.follow(id);
+    let mut task = match state.store.cancel(id).await {
+        Ok(task) => task,
+        // What was asked for is so.
+        Err(remuda_store::Error::Finished(Status::Cancelled)) => state.task(&caller, id).await?,
+        Err(error) => return Err(ApiError::from(error).task(id)),
+    };
+    if let Some(wait) = preferred_wait(&headers) {
+        let _permit = state.permits.waiting()?;
+        task = waiting::for_end(&state, task, follow, wait).await?;
+    }
+    let status = if task.status == Status::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(TaskView::new(task, state.public_url.as_ref()))).into_response())
+}

@@ -1,0 +1,304 @@
+//! `GET /api/v1/tasks/{id}/events`: what happens to a task, as it happens.
+//!
+//! ```text
+//!   store: events after N ──▶ state   (numbered, never missed)
+//!   frames, here or at the gateway where the task runs ──▶ progress, preview   (best effort)
+//! ```
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, header};
+use remuda_core::{EventKind, TaskEvent, TaskId, Version};
+use remuda_runner::frames::{Frame, FrameKind};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::ReceiverStream;
+use utoipa::IntoParams;
+
+use crate::access::ReadCaller;
+use crate::changes::Follow;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::extract::{ApiQuery, TaskPath};
+use crate::state::AppState;
+use crate::waiting::POLL;
+
+/// So often there is a sign of life, for proxies that end silent connections.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// While no frames come, so often it is looked whether and where the task runs.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How many events are read at once.
+const BATCH: u32 = 100;
+
+/// What to send.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct What {
+    /// The number of the last event that you know, as `Last-Event-ID` would say it.
+    after: Option<String>,
+    /// Send pictures of the work in progress too.
+    #[serde(default)]
+    preview: bool,
+}
+
+/// Follow a task.
+///
+/// Server-sent events. `state` for every change of the task, with its number as `id`: `{"n", "at", "kind", "status",
+/// "data"}`; `progress` while it renders: `{"attempt", "fraction", "node", "value", "max", "nodes_done", "nodes"}`; with
+/// `preview=true` also `preview`: `{"attempt", "mime", "data"}`, the picture in base64. After a broken connection
+/// `Last-Event-ID` resumes exactly; only states are numbered. The stream ends after `completed`, `failed` or
+/// `cancelled`; asked again after that it answers 204.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{id}/events", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task", format = Uuid),
+        What,
+        ("Last-Event-ID" = Option<i64>, Header, description = "The number of the last event that you know."),
+    ),
+    responses(
+        (status = 200, description = "The events", body = String, content_type = "text/event-stream"),
+        (status = 204, description = "The task has ended, and you know it"),
+        (status = 400, description = "The id or the number is malformed", body = ErrorBody),
+        (status = 404, description = "No such task, or not yours", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn events(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+    TaskPath(id): TaskPath,
+    ApiQuery(what): ApiQuery<What>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    // Before the first look: nothing that happens in between may be missed.
+    let follow = state.changes.follow(id);
+    let task = state.task(&caller, id).await?;
+    let resume = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let after = match resume.or(what.after).as_deref().map(str::trim) {
+        None | Some("") => 0,
+        Some(text) => {
+            text.parse::<Version>().ok().filter(|after| (0..=task.version).contains(after)).ok_or_else(
+                || {
+                    let text: String = text.chars().take(40).collect();
+                    let error = format!(
+                        "{text:?} is not the number of an event of this task; the last one is {}",
+                        task.version
+                    );
+                    ApiError::bad_request("bad_event_id", error).field("Last-Event-ID")
+                },
+            )?
+        }
+    };
+    if task.status.is_terminal() && after >= task.version {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let permit = state.permits.waiting()?;
+    let (out, body) = mpsc::channel::<Bytes>(16);
+    let streams = state.metrics.streams.clone();
+    let streamer = Streamer { state: state.clone(), id, after, follow, out, previews: what.preview };
+    state.tasks.spawn(async move {
+        let _held_to_the_end = permit;
+        streams.inc();
+        streamer.run().await;
+        streams.dec();
+    });
+    let stream = ReceiverStream::new(body).map(Ok::<_, std::convert::Infallible>);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-store"),
+        // Proxies must not collect events into larger pieces.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    Ok((headers, Body::from_stream(stream)).into_response())
+}
+
+/// One stream of events. Ends when the task has, when its reader is gone, or when the server stops.
+struct Streamer {
+    state: AppState,
+    id: TaskId,
+    after: Version,
+    follow: Follow,
+    out: mpsc::Sender<Bytes>,
+    previews: bool,
+}
+
+/// Nothing more is to be sent.
+struct Over;
+
+impl Streamer {
+    async fn run(mut self) {
+        // The first bytes go out at once, so that the reader knows that it is connected.
+        let _over: Result<(), Over> = async {
+            self.send(Bytes::from_static(b"retry: 2000\n: following\n\n")).await?;
+            let mut frames = None;
+            let mut look = Instant::now();
+            loop {
+                if self.send_events().await? {
+                    look = Instant::now();
+                }
+                if frames.is_none() && look <= Instant::now() {
+                    frames = self.find_frames().await?;
+                    look = Instant::now() + LOOK;
+                }
+                self.wait(&mut frames).await?;
+            }
+        }
+        .await;
+    }
+
+    /// Sends what happened; whether the task may run elsewhere now.
+    async fn send_events(&mut self) -> Result<bool, Over> {
+        let mut moved = false;
+        loop {
+            let events = match self.state.store.events(self.id, self.after, BATCH).await {
+                Ok(events) => events,
+                // It will come back, and then nothing is missed.
+                Err(error) if error.is_temporary() => return Ok(moved),
+                Err(_) => return Err(Over),
+            };
+            let full = events.len() >= BATCH as usize;
+            for event in events {
+                self.after = event.n;
+                moved |= matches!(event.kind, EventKind::Claimed | EventKind::Adopted);
+                let last = event.kind.is_terminal();
+                self.send(state_event(&event)).await?;
+                if last {
+                    return Err(Over);
+                }
+            }
+            if !full {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Where frames of the task can be had, if it runs.
+    async fn find_frames(&self) -> Result<Option<broadcast::Receiver<Frame>>, Over> {
+        let lease = match self.state.store.lease(self.id).await {
+            Ok(Some(lease)) => lease,
+            Ok(None) | Err(_) => return Ok(None),
+        };
+        let here = self.state.advertise.as_ref().map(url::Url::as_str);
+        let same = |gateway: &str| {
+            here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
+        };
+        match lease.gateway {
+            Some(gateway) if !same(&gateway) => {
+                Ok(Some(self.state.relays.follow(&self.state, self.id, &gateway)))
+            }
+            _ => {
+                let (last, frames) = self.state.hub.subscribe(self.id);
+                if let Some(last) = last.filter(|frame| frame.attempt == lease.attempt) {
+                    self.send_frame(&last).await?;
+                }
+                Ok(Some(frames))
+            }
+        }
+    }
+
+    /// Passes frames on until there may be news.
+    async fn wait(&mut self, frames: &mut Option<broadcast::Receiver<Frame>>) -> Result<(), Over> {
+        let poll = Instant::now() + POLL;
+        let mut heartbeat = std::pin::pin!(tokio::time::sleep(HEARTBEAT));
+        loop {
+            let frame = tokio::select! {
+                () = self.state.stop.cancelled() => return Err(Over),
+                () = self.out.closed() => return Err(Over),
+                () = self.follow.news() => return Ok(()),
+                () = tokio::time::sleep_until(poll) => return Ok(()),
+                () = &mut heartbeat => {
+                    self.send(Bytes::from_static(b": still here\n\n")).await?;
+                    return Ok(());
+                }
+                frame = next(frames) => frame,
+            };
+            match frame {
+                Some(frame) => self.send_frame(&frame).await?,
+                None => *frames = None,
+            }
+        }
+    }
+
+    async fn send_frame(&self, frame: &Frame) -> Result<(), Over> {
+        match frame_event(frame, self.previews) {
+            Some(event) => self.send(event).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn send(&self, bytes: Bytes) -> Result<(), Over> {
+        tokio::select! {
+            sent = self.out.send(bytes) => sent.map_err(|_| Over),
+            // A reader that does not read must not hold up the end.
+            () = self.state.stop.cancelled() => Err(Over),
+        }
+    }
+}
+
+/// The next frame; `None` when there will be none.
+async fn next(frames: &mut Option<broadcast::Receiver<Frame>>) -> Option<Frame> {
+    let Some(frames) = frames else { return std::future::pending().await };
+    loop {
+        match frames.recv().await {
+            Ok(frame) => return Some(frame),
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return None,
+        }
+    }
+}
+
+/// The state that a task is in after an event.
+fn status_after(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Submitted | EventKind::Returned | EventKind::RetryScheduled | EventKind::Lost => "pending",
+        EventKind::Claimed | EventKind::Adopted | EventKind::CancelRequested => "running",
+        EventKind::Completed => "completed",
+        EventKind::Failed => "failed",
+        EventKind::Cancelled => "cancelled",
+    }
+}
+
+fn state_event(event: &TaskEvent) -> Bytes {
+    let data = json!({
+        "task": event.task,
+        "n": event.n,
+        "at": event.at,
+        "kind": event.kind,
+        "status": status_after(event.kind),
+        "data": event.data,
+    });
+    // JSON has no line breaks of its own, so one line of data is enough.
+    Bytes::from(format!("id: {}\nevent: state\ndata: {data}\n\n", event.n))
+}
+
+fn frame_event(frame: &Frame, previews: bool) -> Option<Bytes> {
+    let (name, data) = match &frame.what {
+        FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } => (
+            "progress",
+            json!({
+                "attempt": frame.attempt, "fraction": fraction, "node": node, "value": value, "max": max,
+                "nodes_done": nodes_done, "nodes": nodes,
+            }),
+        ),
+        FrameKind::Preview { mime, bytes } if previews => (
+            "preview",
+            json!({"attempt": frame.attempt, "mime": mime, "data": BASE64_STANDARD.encode(bytes)}),
+        ),
+        FrameKind::Preview { .. } => return None,
+    };
+    let mut text = String::new();
+    write!(text, "event: {name}\ndata: {data}\n\n").ok()?;
+    Some(Bytes::from(text))
+}

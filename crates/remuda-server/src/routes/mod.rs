@@ -1,0 +1,51 @@
+//! The routes, one file per subject, and the description of all of them.
+
+mod assets;
+mod cancel;
+mod download;
+mod events;
+mod health;
+mod index;
+mod internal;
+mod list;
+mod metrics;
+mod outputs;
+mod record;
+mod retry;
+mod submit;
+mod workers;
+
+pub(crate) use health::{live, ready};
+pub(crate) use index::described;
+pub(crate) use metrics::scrape;
+
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::state::AppState;
+
+/// Every route that is part of the API.
+pub(crate) fn api() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(submit::submit, list::list))
+        .routes(routes!(record::get, cancel::cancel))
+        .routes(routes!(retry::retry))
+        .routes(routes!(outputs::output))
+        .routes(routes!(events::events))
+        .routes(routes!(assets::upload))
+        .routes(routes!(assets::asset))
+        .routes(routes!(workers::list))
+        .routes(routes!(workers::metrics))
+        .routes(routes!(workers::get))
+        .routes(routes!(metrics::queue))
+        .routes(routes!(metrics::prometheus))
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::health))
+        .routes(routes!(index::index))
+}
+
+/// Routes between gateways; not part of the API.
+pub(crate) fn internal() -> axum::Router<AppState> {
+    axum::Router::new().route("/internal/v1/frames/{task}", axum::routing::get(internal::frames))
+}

@@ -1,0 +1,76 @@
+//! `POST /api/v1/tasks/{id}/retry`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use remuda_core::{NewTask, Sha256, Status, Task, TaskId, Timestamp};
+
+use super::submit::{idempotency, take_in};
+use crate::access::SubmitCaller;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::extract::{TaskPath, preferred_wait};
+use crate::state::AppState;
+use crate::wire::TaskView;
+
+/// Run a task again.
+///
+/// An ended task never changes: a new task with the same workflow, files and settings is made, and its `retry_of` names the
+/// old one (201). A task that waits for its next attempt or its start time waits no longer (200). A running one is refused.
+#[utoipa::path(
+    post, path = "/api/v1/tasks/{id}/retry", tag = "tasks",
+    params(
+        ("id" = String, Path, description = "The task", format = Uuid),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key gives the same new task."),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: answer when the new task has ended, or after N seconds."),
+    ),
+    responses(
+        (status = 201, description = "A new task; `Location` names it", body = TaskView),
+        (status = 200, description = "The task itself waits no longer", body = TaskView),
+        (status = 400, description = "The id is malformed", body = ErrorBody),
+        (status = 404, description = "No such task, or not yours", body = ErrorBody),
+        (status = 409, description = "It is running", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn retry(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    TaskPath(id): TaskPath,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let task = state.task(&caller, id).await?;
+    match task.status {
+        Status::Pending => {
+            let task = state.store.hasten(id).await.map_err(|error| ApiError::from(error).task(id))?;
+            Ok((StatusCode::OK, Json(TaskView::new(task, state.public_url.as_ref()))).into_response())
+        }
+        Status::Running => {
+            let error = "the task is running: cancel it first, or wait for its end";
+            Err(ApiError::new(StatusCode::CONFLICT, "running", error).task(id))
+        }
+        Status::Completed | Status::Failed | Status::Cancelled => again(&state, task, &headers).await,
+    }
+}
+
+async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Response> {
+    let input = state.store.input(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
+    let request = Sha256::of(format!("retry {}", old.id).as_bytes());
+    let new = NewTask {
+        id: TaskId::new(),
+        // Of the task, not of the caller: an administrator may do it for another.
+        tenant: old.tenant,
+        workflow_id: old.workflow_id,
+        priority: old.priority,
+        input,
+        affinity: old.affinity,
+        shape: old.shape,
+        not_before: None,
+        deadline: old.deadline.filter(|deadline| *deadline > Timestamp::now()),
+        timeout_s: old.timeout_s,
+        max_retries: old.max_retries,
+        metadata: old.metadata,
+        retry_of: Some(old.id),
+        idempotency: idempotency(headers, request)?,
+    };
+    take_in(state, new, preferred_wait(headers)).await?.answer(state, Vec::new())
+}

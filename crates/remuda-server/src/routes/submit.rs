@@ -1,0 +1,174 @@
+//! `POST /api/v1/tasks`.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use remuda_core::{Idempotency, NewTask, Sha256, Task, TaskId, TaskInput, Timestamp};
+use remuda_runner::preflight::Question;
+use remuda_store::Submitted;
+
+use crate::access::SubmitCaller;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::extract::{preferred_wait, read_body, read_json};
+use crate::state::AppState;
+use crate::waiting;
+use crate::wire::{SubmitTask, TaskView, Wanted};
+
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+
+/// Submit a task.
+///
+/// The task is durable when the answer comes. Nodes and models of the workflow are checked against the workers that
+/// are known; what no worker can run is refused with 422. While no worker is known, the task is accepted with `warnings`.
+///
+/// With `Prefer: wait=30` the answer comes when the task has ended, or after 30 seconds (at most 600), whichever is
+/// first, with the task as it is then; look at its `status`. Closing the connection does not cancel the task.
+///
+/// With an `Idempotency-Key` the same request can be sent again: the first task is returned with 200.
+#[utoipa::path(
+    post, path = "/api/v1/tasks", tag = "tasks",
+    params(
+        ("Idempotency-Key" = Option<String>, Header, description = "Your own name for this submission, at most 255 characters. The same key with the same body gives the same task."),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: answer when the task has ended, or after N seconds."),
+    ),
+    request_body = SubmitTask,
+    responses(
+        (status = 201, description = "Taken in; `Location` names it", body = TaskView),
+        (status = 200, description = "The same submission came before: its task", body = TaskView),
+        (status = 400, description = "Not JSON", body = ErrorBody),
+        (status = 409, description = "The idempotency key was used for another body", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 422, description = "A field is wrong, or the graph cannot run", body = ErrorBody),
+        (status = 503, description = "The store does not answer; see `Retry-After`", body = ErrorBody),
+        (status = 507, description = "The disk is full", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn submit(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiResult<Response> {
+    let permit = state.permits.submission().await?;
+    let bytes = read_body(&headers, body, state.limits.body, state.limits.body_time).await?;
+    let idempotency = idempotency(&headers, Sha256::of(&bytes))?;
+    let request: SubmitTask = read_json(&headers, &bytes)?;
+    drop(bytes);
+    let Wanted {
+        workflow_id,
+        priority,
+        payload,
+        inputs,
+        requires,
+        not_before,
+        deadline,
+        timeout_s,
+        max_retries,
+        metadata,
+    } = request.check(&state.defaults, Timestamp::now())?;
+
+    let question = Question { tenant: caller.tenant.clone(), workflow: payload, inputs, requires };
+    let cleared = state.preflight.check(question).await?;
+    let input =
+        TaskInput { workflow: cleared.workflow, placements: cleared.placements, requires: cleared.requires };
+    let new = NewTask {
+        id: TaskId::new(),
+        tenant: caller.tenant,
+        workflow_id,
+        priority,
+        input,
+        affinity: cleared.affinity,
+        shape: cleared.shape,
+        not_before,
+        deadline,
+        timeout_s,
+        max_retries,
+        metadata,
+        retry_of: None,
+        idempotency,
+    };
+    let submitted = take_in(&state, new, preferred_wait(&headers)).await;
+    drop(permit);
+    submitted?.answer(&state, cleared.warnings)
+}
+
+/// A task that was taken in, or had been before.
+pub(crate) struct TakenIn {
+    task: Task,
+    before: bool,
+    waited: Option<std::time::Duration>,
+}
+
+impl TakenIn {
+    pub(crate) fn answer(self, state: &AppState, warnings: Vec<String>) -> ApiResult<Response> {
+        let place = format!("/api/v1/tasks/{}", self.task.id);
+        let mut view = TaskView::new(self.task, state.public_url.as_ref());
+        view.warnings = warnings;
+        let status = if self.before { StatusCode::OK } else { StatusCode::CREATED };
+        let mut response = (status, Json(view)).into_response();
+        let headers = response.headers_mut();
+        if let Ok(place) = HeaderValue::from_str(&place) {
+            headers.insert(header::LOCATION, place);
+        }
+        if self.before {
+            headers.insert(REPLAYED, HeaderValue::from_static("true"));
+        }
+        if let Some(wait) = self.waited
+            && let Ok(applied) = HeaderValue::from_str(&format!("wait={}", wait.as_secs()))
+        {
+            headers.insert(APPLIED, applied);
+        }
+        Ok(response)
+    }
+}
+
+/// Hands a task to the store, and waits for its end if that is wanted.
+pub(crate) async fn take_in(
+    state: &AppState,
+    new: NewTask,
+    wait: Option<std::time::Duration>,
+) -> ApiResult<TakenIn> {
+    let (id, tenant) = (new.id, new.tenant.clone());
+    let waiting = match wait {
+        // Before the submission: nothing that happens to the task may be missed.
+        Some(_) => Some((state.permits.waiting()?, state.changes.follow(id))),
+        None => None,
+    };
+    let submitted = match state.store.submit(new.clone()).await {
+        // Whether it was done is not known. The same id again cannot make a second task.
+        Err(remuda_store::Error::Unavailable { .. }) => state.store.submit(new).await,
+        other => other,
+    };
+    let submitted = submitted.map_err(|error| {
+        let unknown = matches!(error, remuda_store::Error::Unavailable { .. });
+        let error = ApiError::from(error);
+        // With the id the caller can find out later whether it was taken in.
+        if unknown { error.task(id) } else { error }
+    })?;
+    let before = matches!(submitted, Submitted::Before(_));
+    let (Submitted::New(mut task) | Submitted::Before(mut task)) = submitted;
+    if !before {
+        state.metrics.submitted(&tenant);
+    }
+    if let (Some((_permit, follow)), Some(wait)) = (waiting, wait) {
+        let follow = if task.id == id { follow } else { state.changes.follow(task.id) };
+        task = waiting::for_end(state, task, follow, wait).await?;
+    }
+    Ok(TakenIn { task, before, waited: wait })
+}
+
+/// The client's own name for the request.
+pub(crate) fn idempotency(headers: &HeaderMap, request: Sha256) -> ApiResult<Option<Idempotency>> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().unwrap_or_default().trim();
+    // Some clients quote it, as the draft standard does.
+    let key = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
+    if key.is_empty() || key.len() > 255 {
+        let error = "Idempotency-Key must have 1 to 255 visible ASCII characters";
+        return Err(ApiError::bad_request("bad_idempotency_key", error).field("Idempotency-Key"));
+    }
+    Ok(Some(Idempotency { key: key.to_owned(), request }))
+}

@@ -1,0 +1,138 @@
+//! What all handlers share.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use remuda_core::{Installation, Task, TaskId};
+use remuda_files::Files;
+use remuda_runner::frames::FrameHub;
+use remuda_runner::preflight::Preflight;
+use remuda_store::Store;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use crate::access::{Caller, Hosts, KeyCache};
+use crate::changes::Changes;
+use crate::error::{ApiError, ApiResult};
+use crate::metrics::Metrics;
+use crate::options::{Limits, ServerOptions, TaskDefaults};
+use crate::relay::Relays;
+
+/// What all handlers share. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct AppState(Arc<Shared>);
+
+/// The ground under the handlers.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) files: Files,
+    pub(crate) hub: FrameHub,
+    pub(crate) preflight: Preflight,
+    pub(crate) keys: KeyCache,
+    pub(crate) hosts: Hosts,
+    pub(crate) changes: Changes,
+    pub(crate) relays: Relays,
+    pub(crate) metrics: Metrics,
+    pub(crate) defaults: TaskDefaults,
+    pub(crate) limits: Limits,
+    pub(crate) cors_origins: Vec<String>,
+    pub(crate) advertise: Option<Url>,
+    pub(crate) public_url: Option<Url>,
+    pub(crate) permits: Permits,
+    /// Long waits and streams end when it is cancelled.
+    pub(crate) stop: CancellationToken,
+    /// What handlers leave running: streams of events, relays.
+    pub(crate) tasks: TaskTracker,
+    installation: OnceCell<Installation>,
+}
+
+impl Deref for AppState {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl AppState {
+    pub(crate) fn new(options: ServerOptions) -> Self {
+        let hosts = Hosts::new(&options);
+        let metrics = Metrics::new(options.registry);
+        Self(Arc::new(Shared {
+            preflight: Preflight::new(options.store.clone()),
+            keys: KeyCache::new(options.store.clone()),
+            hosts,
+            changes: Changes::default(),
+            relays: Relays::new(),
+            metrics,
+            permits: Permits::new(&options.limits),
+            store: options.store,
+            files: options.files,
+            hub: options.hub,
+            defaults: options.defaults,
+            limits: options.limits,
+            cors_origins: options.cors_origins,
+            advertise: options.advertise,
+            public_url: options.public_url,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            installation: OnceCell::new(),
+        }))
+    }
+}
+
+impl Shared {
+    /// Which installation this is. It never changes, so it is asked for once.
+    pub(crate) async fn installation(&self) -> remuda_store::Result<&Installation> {
+        self.installation.get_or_try_init(|| self.store.installation()).await
+    }
+
+    /// A task that the caller may see. Another tenant's is not there.
+    pub(crate) async fn task(&self, caller: &Caller, id: TaskId) -> ApiResult<Task> {
+        match self.store.task(id).await? {
+            Some(task) if caller.sees(&task.tenant) => Ok(task),
+            _ => Err(ApiError::no_task(id)),
+        }
+    }
+}
+
+/// How many of the expensive requests may be under way.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    submissions: Arc<Semaphore>,
+    uploads: Arc<Semaphore>,
+    downloads: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+impl Permits {
+    fn new(limits: &Limits) -> Self {
+        let make = |count| Arc::new(Semaphore::new(count));
+        Self {
+            submissions: make(limits.submissions),
+            uploads: make(limits.uploads),
+            downloads: make(limits.downloads),
+            waiting: make(limits.waiting),
+        }
+    }
+
+    /// Waits: submissions are short.
+    pub(crate) async fn submission(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.submissions.clone().acquire_owned().await.map_err(|_| ApiError::busy("submissions"))
+    }
+
+    pub(crate) fn upload(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.uploads.clone().try_acquire_owned().map_err(|_| ApiError::busy("uploads"))
+    }
+
+    pub(crate) fn download(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.downloads.clone().try_acquire_owned().map_err(|_| ApiError::busy("downloads"))
+    }
+
+    pub(crate) fn waiting(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.waiting.clone().try_acquire_owned().map_err(|_| ApiError::busy("waiting requests"))
+    }
+}

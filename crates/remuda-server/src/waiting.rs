@@ -1,0 +1,40 @@
+//! Waiting for the end of a task.
+
+use std::time::Duration;
+
+use remuda_core::Task;
+use tokio::time::Instant;
+
+use crate::changes::Follow;
+use crate::error::{ApiError, ApiResult};
+use crate::state::AppState;
+
+/// Who waits looks at least so often: not every database can tell what other processes do.
+pub(crate) const POLL: Duration = Duration::from_secs(1);
+
+/// Waits until the task has ended, the time is over, or the server stops; the task as it is then.
+pub(crate) async fn for_end(
+    state: &AppState,
+    mut task: Task,
+    mut follow: Follow,
+    wait: Duration,
+) -> ApiResult<Task> {
+    let deadline = Instant::now() + wait;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if task.status.is_terminal() || left.is_zero() || state.stop.is_cancelled() {
+            return Ok(task);
+        }
+        tokio::select! {
+            () = follow.changed(POLL.min(left)) => {}
+            () = state.stop.cancelled() => {}
+        }
+        match state.store.task(task.id).await {
+            Ok(Some(now)) => task = now,
+            Ok(None) => return Err(ApiError::no_task(task.id)),
+            // The task is safe, and the caller waits for an answer that will come.
+            Err(error) if error.is_temporary() => tokio::time::sleep(POLL.min(left)).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What a submission says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use remuda_core::{Priority, Requirements};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, ApiResult};
+use crate::options::TaskDefaults;
+
+/// The longest render that can be asked for: a week.
+const MAX_TIMEOUT_S: i64 = 7 * 86_400;
+
+/// The most retries that can be asked for.
+const MAX_RETRIES: i64 = 100;
+
+/// Names longer than this are refused.
+const MAX_NAME: usize = 256;
+
+/// The longest metadata, as text.
+const MAX_METADATA: usize = 64 << 10;
+
+/// One request to run a workflow. Unknown fields are refused.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SubmitTask {
+    /// What you call the workflow. For lists and for your own use.
+    #[serde(default)]
+    #[schema(example = "text_to_image_v1", max_length = 256)]
+    workflow_id: Option<String>,
+    /// 0 (lowest) to 9 (highest), 5 when absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9, example = 5)]
+    priority: Option<i64>,
+    /// The workflow in ComfyUI's API format. It reaches ComfyUI byte for byte.
+    #[schema(value_type = Object)]
+    pub(crate) payload: Box<RawValue>,
+    /// Uploaded files for inputs of nodes, by `node.input`: `{"10.image": "asset:<sha256>"}`, or the name of an upload.
+    #[serde(default)]
+    inputs: Option<BTreeMap<String, String>>,
+    /// Labels that a worker must carry. The same as `requires.labels`.
+    #[serde(default)]
+    labels: Option<BTreeSet<String>>,
+    /// What a worker must have. Nodes and models of the workflow are found without it.
+    #[serde(default)]
+    requires: Option<Requires>,
+    /// Not before this moment.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    not_before: Option<Timestamp>,
+    /// Not after this moment: a task that still waits then fails.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    deadline: Option<Timestamp>,
+    /// How long it may render, in seconds, from the start of the render. 1800 when absent.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 604_800)]
+    timeout_s: Option<i64>,
+    /// How often it is tried again after a failure of its own. 3 when absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 100)]
+    max_retries: Option<i64>,
+    /// Not possible yet; refused rather than forgotten.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    webhook: Option<serde_json::Value>,
+    /// Yours, returned as it came. At most 64 KiB.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<serde_json::Value>,
+}
+
+/// What a worker must have.
+#[derive(Debug, Default, Deserialize, serde::Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Requires {
+    /// Labels.
+    pub(crate) labels: BTreeSet<String>,
+    /// Node classes.
+    pub(crate) nodes: BTreeSet<String>,
+    /// Model files.
+    pub(crate) models: BTreeSet<String>,
+}
+
+impl From<Requirements> for Requires {
+    fn from(requires: Requirements) -> Self {
+        Self { labels: requires.labels, nodes: requires.nodes, models: requires.models }
+    }
+}
+
+/// A submission whose every field is in its bounds.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) workflow_id: Option<String>,
+    pub(crate) priority: Priority,
+    pub(crate) payload: Box<RawValue>,
+    pub(crate) inputs: BTreeMap<String, String>,
+    pub(crate) requires: Requirements,
+    pub(crate) not_before: Option<Timestamp>,
+    pub(crate) deadline: Option<Timestamp>,
+    pub(crate) timeout_s: i32,
+    pub(crate) max_retries: i32,
+    pub(crate) metadata: Option<serde_json::Value>,
+}
+
+impl SubmitTask {
+    /// Checks every field but the graph.
+    pub(crate) fn check(self, defaults: &TaskDefaults, now: Timestamp) -> ApiResult<Wanted> {
+        if let Some(id) = &self.workflow_id {
+            name("workflow_id", id)?;
+        }
+        let priority = match self.priority {
+            Some(value) => {
+                Priority::new(value).map_err(|error| ApiError::invalid("priority", error.to_string()))?
+            }
+            None => defaults.priority,
+        };
+        if self.webhook.is_some() {
+            return Err(ApiError::invalid(
+                "webhook",
+                "webhooks are not possible yet; follow the task's events instead",
+            ));
+        }
+        let timeout_s = bounded("timeout_s", self.timeout_s, 1, MAX_TIMEOUT_S, defaults.timeout_s)?;
+        let max_retries = bounded("max_retries", self.max_retries, 0, MAX_RETRIES, defaults.max_retries)?;
+        if let Some(deadline) = self.deadline {
+            if deadline <= now {
+                return Err(ApiError::invalid("deadline", format!("deadline {deadline} has passed")));
+            }
+            if self.not_before.is_some_and(|start| start >= deadline) {
+                return Err(ApiError::invalid("not_before", "not_before is not before deadline"));
+            }
+        }
+        let requires = self.requires.unwrap_or_default();
+        let mut labels = requires.labels;
+        labels.extend(self.labels.unwrap_or_default());
+        let fields =
+            [("labels", &labels), ("requires.nodes", &requires.nodes), ("requires.models", &requires.models)];
+        for (field, names) in fields {
+            if names.len() > 100 {
+                return Err(ApiError::invalid(field, format!("{field} has more than 100 entries")));
+            }
+            names.iter().try_for_each(|text| name(field, text))?;
+        }
+        if let Some(metadata) = &self.metadata
+            && metadata.to_string().len() > MAX_METADATA
+        {
+            return Err(ApiError::invalid(
+                "metadata",
+                format!("metadata is longer than {MAX_METADATA} bytes"),
+            ));
+        }
+        Ok(Wanted {
+            workflow_id: self.workflow_id,
+            priority,
+            payload: self.payload,
+            inputs: self.inputs.unwrap_or_default(),
+            requires: Requirements { labels, nodes: requires.nodes, models: requires.models },
+            not_before: self.not_before,
+            deadline: self.deadline,
+            timeout_s,
+            max_retries,
+            metadata: self.metadata,
+        })
+    }
+}
+
+fn name(field: &str, text: &str) -> ApiResult<()> {
+    if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
+        let error = format!("{field} must have 1 to {MAX_NAME} bytes and no control characters");
+        return Err(ApiError::invalid(field, error));
+    }
+    Ok(())
+}
+
+fn bounded(field: &str, value: Option<i64>, least: i64, most: i64, default: i32) -> ApiResult<i32> {
+    let Some(value) = value else { return Ok(default) };
+    match i32::try_from(value) {
+        Ok(number) if (least..=most).contains(&value) => Ok(number),
+        _ => Err(ApiError::invalid(field, format!("{field} is {value}; {least} to {most} are possible"))),
+    }
+}

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use remuda_core::{IdError, TaskId};
-use remuda_runner::preflight::{PreflightError, Refusal};
+use remuda_runner::preflight::{PreflightError, Refusal, RefusalKind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -201,7 +201,8 @@ impl From<remuda_files::Error> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let mut new = Self::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.kind.as_str(), refusal.message);
-        new.body.field = Some("payload".to_owned());
+        let field = if refusal.kind == RefusalKind::BadInput { "inputs" } else { "payload" };
+        new.body.field = Some(field.to_owned());
         if let Some(place) = refusal.place {
             new.body.node_id = Some(place.node_id);
             new.body.class_type = place.class_type;

@@ -1,0 +1,17 @@
+//! The API over a real socket, on a real SQLite store and a real directory of files. Runners are played by hand,
+//! through the store, so that every state can be looked at.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on should say so and stop"
+)]
+
+mod bad_input;
+mod cancel;
+mod list;
+mod outputs;
+mod record;
+mod retry;
+mod submit;
+mod support;

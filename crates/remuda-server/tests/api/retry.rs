@@ -1,0 +1,45 @@
+//! `POST /api/v1/tasks/{id}/retry`.
+
+use remuda_core::FailureClass;
+
+use crate::support::{Gateway, json};
+
+#[tokio::test]
+async fn an_ended_task_is_repeated_by_a_new_one() {
+    let gateway = Gateway::start().await;
+    let id = gateway.submit_with("\"workflow_id\": \"w\", \"priority\": 7, \"metadata\": [1],").await;
+    let worker = gateway.worker().await;
+    let claim = worker.claim().await;
+    worker.fail(&claim, FailureClass::Validation, "refused").await;
+    let path = format!("/api/v1/tasks/{id}/retry");
+    let answer = gateway.post(&path).header("Idempotency-Key", "again").send().await.unwrap();
+    let location = answer.headers()["location"].to_str().unwrap().to_owned();
+    let new = json(answer, 201).await;
+    assert_ne!(new["id"].as_str().unwrap(), id);
+    assert_eq!(new["retry_of"], id);
+    let new = json(gateway.get(&location).send().await.unwrap(), 200).await;
+    assert_eq!(
+        (&new["workflow_id"], &new["priority"], &new["metadata"][0]),
+        (&"w".into(), &7.into(), &1.into())
+    );
+    let old = gateway.task(&id).await;
+    assert_eq!(old["status"], "failed");
+    assert_eq!(old["payload"], new["payload"]);
+    let same = json(gateway.post(&path).header("Idempotency-Key", "again").send().await.unwrap(), 200).await;
+    assert_eq!(same["id"], new["id"]);
+}
+
+#[tokio::test]
+async fn a_delayed_task_waits_no_longer_and_a_running_one_is_refused() {
+    let gateway = Gateway::start().await;
+    let id = gateway.submit_with("\"not_before\": \"2100-01-01T00:00:00Z\",").await;
+    let path = format!("/api/v1/tasks/{id}/retry");
+    let task = json(gateway.post(&path).send().await.unwrap(), 200).await;
+    assert_eq!((&task["id"], &task["reason"]), (&id.as_str().into(), &"queued".into()));
+    // And again: it is queued already.
+    json(gateway.post(&path).send().await.unwrap(), 200).await;
+    let worker = gateway.worker().await;
+    worker.claim().await;
+    let error = json(gateway.post(&path).send().await.unwrap(), 409).await;
+    assert_eq!(error["code"], "running");
+}

@@ -1,0 +1,147 @@
+//! `POST /api/v1/tasks`.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{GRAPH, Gateway, JsonText as _, json};
+
+/// The body of the first example of the serverless documentation, as its curl sends it.
+const SEED: &str = include_str!("seed_example.json");
+
+#[tokio::test]
+async fn the_example_of_the_documentation_works_as_it_is_written() {
+    let gateway = Gateway::start().await;
+    let answer = gateway.post("/api/v1/tasks").json_text(SEED).send().await.unwrap();
+    let location = answer.headers()["location"].to_str().unwrap().to_owned();
+    let task = json(answer, 201).await;
+    assert_eq!(task["workflow_id"], "text_to_image_v1");
+    assert_eq!(task["status"], "pending");
+    assert_eq!(task["priority"], 5);
+    assert!(task["created_at"].is_string());
+    assert_eq!(location, format!("/api/v1/tasks/{}", task["id"].as_str().unwrap()));
+    assert_eq!(task["warnings"].as_array().unwrap().len(), 1, "no worker is known yet: {task}");
+    let record = json(gateway.get(&location).send().await.unwrap(), 200).await;
+    assert_eq!(record["payload"]["3"]["inputs"]["seed"], 46588125086418_u64);
+    for field in [
+        "id",
+        "workflow_id",
+        "priority",
+        "status",
+        "payload",
+        "worker_id",
+        "created_at",
+        "started_at",
+        "completed_at",
+        "result",
+        "error",
+        "retry_count",
+        "max_retries",
+    ] {
+        assert!(record.as_object().unwrap().contains_key(field), "{field} is missing");
+    }
+}
+
+#[tokio::test]
+async fn a_workflow_is_kept_byte_for_byte() {
+    let gateway = Gateway::start().await;
+    let graph = "{ \"9\" : {\"inputs\":{\"z\": 18446744073709551615, \"a\": 1e-05,\t\"t\": \"\\u00e9 \\/\"},\n \"class_type\":\"A\"} }";
+    let body = format!("{{\"priority\": 9,\n\"payload\":  {graph} , \"workflow_id\": null}}");
+    let task = json(gateway.post("/api/v1/tasks").json_text(&body).send().await.unwrap(), 201).await;
+    let id = task["id"].as_str().unwrap();
+    let input = gateway.store().input(id.parse().unwrap()).await.unwrap().unwrap();
+    assert_eq!(input.workflow.get(), graph);
+    let text = gateway.get(&format!("/api/v1/tasks/{id}")).send().await.unwrap().text().await.unwrap();
+    assert!(text.contains(&format!("\"payload\":{graph}")), "{text}");
+}
+
+#[tokio::test]
+async fn every_field_reaches_the_task() {
+    let gateway = Gateway::start().await;
+    let id = gateway
+        .submit_with(
+            r#""workflow_id": "w", "priority": 9, "labels": ["a100"], "requires": {"models": ["x.safetensors"]},
+            "not_before": "2100-01-01T00:00:00Z", "deadline": "2100-01-02T00:00:00Z", "timeout_s": 60, "max_retries": 0,
+            "metadata": {"order": 17},"#,
+        )
+        .await;
+    let task = gateway.task(&id).await;
+    assert_eq!(task["status"], "pending");
+    assert_eq!(task["reason"], "scheduled");
+    assert_eq!(task["run_at"], "2100-01-01T00:00:00Z");
+    assert_eq!(task["deadline"], "2100-01-02T00:00:00Z");
+    assert_eq!(task["timeout_s"], 60);
+    assert_eq!(task["max_retries"], 0);
+    assert_eq!(task["metadata"]["order"], 17);
+    assert_eq!(task["requires"]["labels"][0], "a100");
+    assert_eq!(task["requires"]["models"][0], "x.safetensors");
+    assert_eq!(task["tenant"], "default");
+}
+
+#[tokio::test]
+async fn the_same_key_gives_the_same_task_and_another_body_is_a_conflict() {
+    let gateway = Gateway::start().await;
+    let send = |body: String| {
+        gateway.post("/api/v1/tasks").header("Idempotency-Key", "order-17").json_text(&body).send()
+    };
+    let body = format!("{{\"payload\": {GRAPH}}}");
+    let first = json(send(body.clone()).await.unwrap(), 201).await;
+    let again = send(body.clone()).await.unwrap();
+    assert_eq!(again.headers()["idempotency-replayed"], "true");
+    let again = json(again, 200).await;
+    assert_eq!(first["id"], again["id"]);
+    let conflict = json(send(format!("{{\"priority\": 1, \"payload\": {GRAPH}}}")).await.unwrap(), 409).await;
+    assert_eq!(conflict["code"], "idempotency_conflict");
+    assert_eq!(conflict["task"], first["id"]);
+    let counts = gateway.store().counts(None).await.unwrap();
+    assert_eq!(counts.pending, 1);
+}
+
+#[tokio::test]
+async fn many_at_once_under_one_key_make_one_task() {
+    let gateway = Gateway::start().await;
+    let body = format!("{{\"payload\": {GRAPH}}}");
+    let sent =
+        (0..16).map(|_| gateway.post("/api/v1/tasks").header("idempotency-key", "k").json_text(&body).send());
+    let mut ids = Vec::new();
+    let mut made = 0;
+    for answer in futures_util::future::join_all(sent).await {
+        let answer = answer.unwrap();
+        made += u32::from(answer.status() == 201);
+        let task: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+        ids.push(task["id"].as_str().unwrap().to_owned());
+    }
+    ids.dedup();
+    assert_eq!((ids.len(), made), (1, 1));
+}
+
+#[tokio::test]
+async fn who_prefers_to_wait_gets_the_end() {
+    let gateway = Gateway::start().await;
+    let worker = gateway.worker().await;
+    let body = format!("{{\"payload\": {GRAPH}}}");
+    let waiting = gateway.post("/api/v1/tasks").header("Prefer", "wait=20").json_text(&body).send();
+    let working = async {
+        let claim = worker.claim().await;
+        worker.complete(&claim, b"png").await;
+    };
+    let began = Instant::now();
+    let (answer, ()) = tokio::join!(waiting, working);
+    let answer = answer.unwrap();
+    assert_eq!(answer.headers()["preference-applied"], "wait=20");
+    let task = json(answer, 201).await;
+    assert_eq!(task["status"], "completed");
+    assert_eq!(task["result"]["files"][0]["filename"], "blue_00001_.png");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_gets_the_task_as_it_is() {
+    let gateway = Gateway::start().await;
+    let body = format!("{{\"payload\": {GRAPH}}}");
+    let began = Instant::now();
+    let answer =
+        gateway.post("/api/v1/tasks").header("Prefer", "wait=1").json_text(&body).send().await.unwrap();
+    assert_eq!(json(answer, 201).await["status"], "pending");
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}

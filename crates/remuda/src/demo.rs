@@ -1,19 +1,25 @@
 //! `remuda demo`: what the product is about, on a bare machine.
 //!
-//! Two simulated ComfyUIs, a handful of tasks, each rendered by whichever is free, with live progress.
+//! A whole Remuda in one process: the API, the durable queue, two workers with simulated ComfyUIs. A handful of tasks go
+//! in through the API, as any client would send them, and their files come back the same way.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use comfyui::{Client, Event, FileRef, PromptRequest, Session, SessionOptions, Success, Workflow};
-use comfyui_sim::{SimConfig, Simulator};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use comfyui::Workflow;
+use indicatif::{MultiProgress, ProgressDrawTarget};
+use reqwest::Method;
 use serde_json::json;
 use tokio::task::JoinSet;
+
+use crate::api::{Api, TaskView};
+use crate::commands::follow;
+use crate::config::{Given, Program, Settings, Sources};
+use crate::instance::Instance;
+use crate::ui::{self, Table};
 
 /// How the demo runs.
 #[derive(Debug, clap::Args)]
@@ -27,187 +33,128 @@ pub(crate) struct Args {
 }
 
 /// One thing to render.
-struct Task {
+struct Order {
     name: &'static str,
     workflow: Workflow,
 }
 
 /// What came of it.
 struct Rendered {
-    /// Its place among the tasks.
-    number: usize,
     name: &'static str,
-    worker: String,
-    seconds: f64,
+    task: TaskView,
     files: Vec<PathBuf>,
 }
 
-fn tasks() -> Result<Vec<Task>> {
+fn orders() -> Result<Vec<Order>> {
     let picture = || Workflow::parse(include_str!("../workflows/text-to-image.json"));
     let variation = |prompt: &str, seed: u64| -> Result<Workflow> {
         Ok(picture()?.with_input("6", "text", &prompt)?.with_input("3", "seed", &seed)?)
     };
     Ok(vec![
-        Task { name: "text to image", workflow: picture()? },
-        Task {
+        Order { name: "text-to-image", workflow: picture()? },
+        Order {
             name: "fox",
             workflow: variation("a red fox in the snow, golden hour", 18_446_744_073_709_551_615)?,
         },
-        Task { name: "animation", workflow: Workflow::parse(include_str!("../workflows/animation.json"))? },
-        Task { name: "lighthouse", workflow: variation("a lighthouse in a storm, oil painting", 7)? },
-        Task { name: "video", workflow: Workflow::parse(include_str!("../workflows/video.json"))? },
-        Task { name: "horses", workflow: variation("wild horses on a beach, wide angle", 2026)? },
+        Order { name: "animation", workflow: Workflow::parse(include_str!("../workflows/animation.json"))? },
+        Order { name: "lighthouse", workflow: variation("a lighthouse in a storm, oil painting", 7)? },
+        Order { name: "video", workflow: Workflow::parse(include_str!("../workflows/video.json"))? },
+        Order { name: "horses", workflow: variation("wild horses on a beach, wide angle", 2026)? },
     ])
 }
 
 /// Runs the demo.
 pub(crate) async fn run(args: Args) -> Result<ExitCode> {
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     tokio::fs::create_dir_all(&args.out)
         .await
         .with_context(|| format!("cannot make the folder {}", args.out.display()))?;
-    let queue = Arc::new(Mutex::new(tasks()?.into_iter().enumerate().collect()));
-    let bars = MultiProgress::with_draw_target(if args.json {
-        ProgressDrawTarget::hidden()
-    } else {
-        ProgressDrawTarget::stderr()
-    });
-
-    let mut simulators = Vec::new();
-    let mut workers = JoinSet::new();
-    for number in 1..=2 {
-        let config = SimConfig {
-            step: Duration::from_millis(25),
-            model_load: Duration::from_millis(250),
-            ..SimConfig::default()
-        };
-        let simulator = Simulator::start(config).await.context("a simulated ComfyUI did not start")?;
-        let worker = Worker {
-            name: format!("worker {number}"),
-            url: simulator.url(),
-            queue: Arc::clone(&queue),
-            bars: bars.clone(),
-            out: args.out.clone(),
-        };
-        simulators.push(simulator);
-        workers.spawn(worker.run());
-    }
-    let mut rendered = Vec::new();
-    while let Some(worker) = workers.join_next().await {
-        rendered.extend(worker.context("a worker ended abnormally")??);
-    }
-    for simulator in simulators {
-        simulator.shutdown().await;
-    }
-    rendered.sort_by_key(|task| task.number);
-    report(&args, &rendered, begun.elapsed());
-    Ok(ExitCode::SUCCESS)
+    // The queue of a demo is not worth keeping; what it rendered is.
+    let data = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let instance = Instance::start(&settings(data.path())?).await?;
+    let api = Api::new(&format!("http://{}", instance.address()).parse()?, None)?;
+    let rendered = render(&api, &args).await;
+    instance.stop().await;
+    let rendered = rendered?;
+    report(&args, &rendered, begun.elapsed())?;
+    let failed = rendered.iter().any(|one| one.task.status != "completed");
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-#[allow(clippy::print_stdout, reason = "the result of a command")]
-fn report(args: &Args, rendered: &[Rendered], took: Duration) {
+/// Two simulated ComfyUIs, any free port, and nothing of the user's own settings.
+fn settings(data: &Path) -> Result<Settings> {
+    let data = data.to_str().context("the temporary folder has a strange name")?;
+    let env = BTreeMap::from([("REMUDA_DATA", data), ("REMUDA_LISTEN", "127.0.0.1:0"), ("REMUDA_SIM", "2")]);
+    let flags = Given::none(Program::Serve);
+    Ok(Settings::load(&Sources { flags: &flags, env: &env, dir: data.into() })?)
+}
+
+async fn render(api: &Api, args: &Args) -> Result<Vec<Rendered>> {
+    let target = if args.json { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bars = MultiProgress::with_draw_target(target);
+    let mut under_way = JoinSet::new();
+    for (number, order) in orders()?.into_iter().enumerate() {
+        let body =
+            format!(r#"{{"workflow_id":{},"payload":{}}}"#, json!(order.name), order.workflow.as_str());
+        let request =
+            api.request(Method::POST, "api/v1/tasks")?.header("content-type", "application/json").body(body);
+        let task: TaskView = api.json(request).await?;
+        let (api, bars, out, quiet) = (api.clone(), bars.clone(), args.out.clone(), args.json);
+        under_way.spawn(async move {
+            let task = follow::wait(&api, &task.id, quiet, Some(&bars)).await?;
+            let mut files = Vec::new();
+            for output in task.outputs() {
+                let ending = Path::new(&output.filename).extension().unwrap_or_default().to_string_lossy();
+                let path = out.join(format!("{}-{}.{ending}", order.name, output.n));
+                api.download(&output.url, &path).await?;
+                files.push(path);
+            }
+            anyhow::Ok((number, Rendered { name: order.name, task, files }))
+        });
+    }
+    let mut rendered = Vec::new();
+    while let Some(one) = under_way.join_next().await {
+        rendered.push(one.context("a part of the demo ended abnormally")??);
+    }
+    rendered.sort_by_key(|(number, _)| *number);
+    Ok(rendered.into_iter().map(|(_, one)| one).collect())
+}
+
+fn report(args: &Args, rendered: &[Rendered], took: Duration) -> Result<()> {
     if args.json {
         let tasks: Vec<_> = rendered
             .iter()
-            .map(|task| {
-                json!({"task": task.name, "worker": task.worker, "seconds": task.seconds, "files": task.files})
+            .map(|one| {
+                json!({
+                    "task": one.name, "id": one.task.id, "status": one.task.status,
+                    "worker": one.task.worker_id, "files": one.files,
+                })
             })
             .collect();
-        println!("{}", json!({"tasks": tasks, "seconds": took.as_secs_f64()}));
-        return;
+        return ui::json(&json!({"tasks": tasks, "seconds": took.as_secs_f64()}));
     }
-    println!("{:<15} {:<10} {:>7}  file", "task", "worker", "time");
-    for task in rendered {
-        for file in &task.files {
-            println!("{:<15} {:<10} {:>6.2}s  {}", task.name, task.worker, task.seconds, file.display());
-        }
+    let mut table = Table::new(&["task", "status", "worker", "took", "file"]);
+    for one in rendered {
+        let took = one
+            .task
+            .started_at
+            .zip(one.task.completed_at)
+            .map(|(begun, end)| ui::seconds(end.duration_since(begun).unsigned_abs()));
+        let files: Vec<_> = one.files.iter().map(|file| file.display().to_string()).collect();
+        table.row(vec![
+            one.name.to_owned(),
+            ui::status(&one.task.status).to_string(),
+            one.task.worker_id.clone().unwrap_or_default(),
+            took.unwrap_or_default(),
+            if files.is_empty() { one.task.error.clone().unwrap_or_default() } else { files.join(" ") },
+        ]);
     }
-    println!(
-        "\n{} tasks on 2 simulated ComfyUIs in {:.1} s. Open {} to see one.",
+    table.print()?;
+    let first = rendered.iter().flat_map(|one| &one.files).next().map_or(&args.out, |file| file).display();
+    ui::line(format_args!(
+        "\n{} tasks on 2 simulated ComfyUIs in {:.1} s. Open {first} to see one.",
         rendered.len(),
         took.as_secs_f64(),
-        rendered.iter().flat_map(|task| &task.files).next().map_or(&args.out, |file| file).display()
-    );
-    println!("A simulated ComfyUI of your own: remuda sim");
-}
-
-/// One ComfyUI and the loop that feeds it.
-struct Worker {
-    name: String,
-    url: String,
-    queue: Arc<Mutex<VecDeque<(usize, Task)>>>,
-    bars: MultiProgress,
-    out: PathBuf,
-}
-
-impl Worker {
-    async fn run(self) -> Result<Vec<Rendered>> {
-        let session = Session::open(Client::new(&self.url)?, SessionOptions::default()).await?;
-        let mut rendered = Vec::new();
-        while let Some((number, task)) = self.next_task() {
-            rendered.push(self.render(&session, number, task).await?);
-        }
-        session.close().await;
-        Ok(rendered)
-    }
-
-    fn next_task(&self) -> Option<(usize, Task)> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    async fn render(&self, session: &Session, number: usize, task: Task) -> Result<Rendered> {
-        let begun = std::time::Instant::now();
-        let bar = self.bars.add(ProgressBar::new(1).with_style(style()?));
-        bar.set_prefix(format!("{} · {}", self.name, task.name));
-        let mut watch = session
-            .submit(PromptRequest::new(task.workflow))
-            .await
-            .with_context(|| format!("task {:?} was not accepted", task.name))?;
-        while let Some(event) = watch.next().await {
-            match event {
-                Event::Queued { .. } => bar.set_message("queued"),
-                Event::Started => bar.set_message("loading"),
-                Event::Progress { value, max, .. } => {
-                    bar.set_length(max as u64);
-                    bar.set_position(value as u64);
-                    bar.set_message("sampling");
-                }
-                Event::Finished(outcome) => {
-                    let success = outcome
-                        .into_result(watch.prompt_id())
-                        .with_context(|| format!("task {:?} failed", task.name))?;
-                    let files = self.fetch(session.client(), task.name, &success).await?;
-                    bar.finish_with_message("done");
-                    return Ok(Rendered {
-                        number,
-                        name: task.name,
-                        worker: self.name.clone(),
-                        seconds: begun.elapsed().as_secs_f64(),
-                        files,
-                    });
-                }
-                _ => {}
-            }
-        }
-        anyhow::bail!("task {:?} ended without an outcome", task.name)
-    }
-
-    async fn fetch(&self, client: &Client, task: &str, success: &Success) -> Result<Vec<PathBuf>> {
-        let mut files = Vec::new();
-        for (number, output) in success.outputs.files().enumerate() {
-            let ending = Path::new(&output.filename).extension().unwrap_or_default().to_string_lossy();
-            let path = self.out.join(format!("{}-{number}.{ending}", task.replace(' ', "-")));
-            let mut file = tokio::fs::File::create(&path)
-                .await
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            client.view(&FileRef::from(output)).await?.write_to(&mut file).await?;
-            files.push(path);
-        }
-        Ok(files)
-    }
-}
-
-fn style() -> Result<ProgressStyle> {
-    Ok(ProgressStyle::with_template("{prefix:26} {bar:32.cyan/blue} {pos:>3}/{len:<3} {msg}")?
-        .progress_chars("━╸─"))
+    ))?;
+    ui::line("A server of your own: remuda serve --sim 2, or --comfyui http://127.0.0.1:8188 for a real one.")
 }

@@ -4,10 +4,12 @@ mod api;
 mod commands;
 mod config;
 mod demo;
+mod instance;
 mod sim;
+mod stop;
 mod ui;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -23,8 +25,10 @@ struct Cli {
 enum Command {
     /// Render a handful of tasks on two simulated ComfyUIs and show where the results are.
     Demo(demo::Args),
-    /// Run a ComfyUI that needs no GPU.
-    Sim(sim::Args),
+    /// Run the service: the API, the queue and a runner for each ComfyUI.
+    Serve(commands::serve::Args),
+    /// Run a sidecar beside a ComfyUI, for a server on another machine.
+    Worker(commands::worker::Args),
     /// Render one workflow: progress bar, files on disk.
     Run(commands::run::Args),
     /// Put a task into the queue.
@@ -41,6 +45,15 @@ enum Command {
     Retry(commands::tasks::OneTask),
     /// Show the ComfyUIs behind a server.
     Workers(commands::workers::Args),
+    /// Make, list and revoke API keys.
+    Keys(commands::keys::Args),
+    /// Run a ComfyUI that needs no GPU.
+    Sim(sim::Args),
+    /// Print what a shell needs to complete commands.
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
     /// Show every setting, its value and where it came from.
     Config(commands::config::Args),
 }
@@ -48,10 +61,13 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn")))
-        .with_writer(std::io::stderr)
-        .init();
+    // Servers log as their settings say; the others only what RUST_LOG asks for.
+    if !matches!(cli.command, Command::Serve(_) | Command::Worker(_)) {
+        tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("off")))
+            .with_writer(std::io::stderr)
+            .init();
+    }
     match run(cli.command).await {
         Ok(code) => code,
         Err(error) if error.is::<config::ConfigError>() => {
@@ -69,6 +85,13 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(args).await,
         Command::Sim(args) => sim::run(args).await,
+        Command::Serve(args) => commands::serve::run(args).await,
+        Command::Worker(args) => commands::worker::run(args).await,
+        Command::Keys(args) => commands::keys::run(args).await,
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "remuda", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Run(args) => commands::run::run(args).await,
         Command::Submit(args) => commands::submit::run(args).await,
         Command::Status(args) => commands::tasks::status(args).await,

@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use crate::stop::Stop;
 use tokio::net::TcpListener;
 
 /// What can be set on the command line.
@@ -114,44 +116,4 @@ fn announce(sim: &Simulator, version: Profile, json: bool) -> anyhow::Result<()>
     }
     out.flush()?;
     Ok(())
-}
-
-/// Ctrl-C, and SIGTERM where there is such a thing.
-struct Stop {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Stop {
-    #[cfg(unix)]
-    fn listen() -> anyhow::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-        })
-    }
-
-    #[cfg(unix)]
-    async fn requested(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-
-    #[cfg(not(unix))]
-    fn listen() -> anyhow::Result<Self> {
-        Ok(Self {})
-    }
-
-    #[cfg(not(unix))]
-    async fn requested(&mut self) {
-        // Without Ctrl-C there is nothing to wait for but the end of the process.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
 }

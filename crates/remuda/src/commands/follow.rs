@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use indicatif::MultiProgress;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Events, TaskView};
@@ -18,7 +19,7 @@ pub(crate) async fn to_the_end(
     out: Option<&Path>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let task = wait(api, id, json).await?;
+    let task = wait(api, id, json, None).await?;
     let mut files = Vec::new();
     if let Some(out) = out.filter(|_| task.status == "completed") {
         files = fetch(api, &task, out).await?;
@@ -31,10 +32,16 @@ pub(crate) async fn to_the_end(
     })
 }
 
-async fn wait(api: &Api, id: &str, quiet: bool) -> anyhow::Result<TaskView> {
+/// Follows a task to its end with a bar, among others if there are some.
+pub(crate) async fn wait(
+    api: &Api,
+    id: &str,
+    quiet: bool,
+    among: Option<&MultiProgress>,
+) -> anyhow::Result<TaskView> {
     let mut task = api.task(id).await?;
     let name = task.workflow_id.clone().unwrap_or_else(|| ui::short_id(id).to_owned());
-    let bar = TaskBar::new(&name, quiet, None);
+    let bar = TaskBar::new(&name, quiet, among);
     while !task.is_terminal() {
         show(&bar, &task);
         let mut events = Events::new(api.clone(), id);

@@ -2,10 +2,13 @@
 
 pub(crate) mod config;
 mod direct;
-mod follow;
+pub(crate) mod follow;
+pub(crate) mod keys;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod submit;
 pub(crate) mod tasks;
+pub(crate) mod worker;
 pub(crate) mod workers;
 mod workflow_file;
 

@@ -31,7 +31,7 @@ mod values;
 
 pub(crate) use describe::{example, markdown};
 pub(crate) use error::ConfigError;
-pub(crate) use flags::{ClientFlags, ServeFlags, WorkerFlags};
+pub(crate) use flags::{ClientFlags, Given, ServeFlags, WorkerFlags};
 pub(crate) use resolve::{Entry, Origin};
 pub(crate) use sections::{
     Client, Files, Log, LogFormat, LogOutput, QueueLink, Server, Source, Store, Tasks, Worker, Workers,

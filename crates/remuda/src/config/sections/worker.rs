@@ -1,5 +1,6 @@
 //! `[worker]`: `remuda worker`, a process of its own beside a ComfyUI.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::client;
@@ -66,6 +67,15 @@ pub(crate) enum QueueLink {
     },
     /// Straight to PostgreSQL, inside a trusted network.
     Store(StoreUrl),
+}
+
+impl fmt::Display for QueueLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server { url, .. } => url.fmt(f),
+            Self::Store(url) => url.fmt(f),
+        }
+    }
 }
 
 /// A process of its own beside a ComfyUI.

@@ -1,0 +1,100 @@
+//! `remuda worker`: a sidecar beside a ComfyUI, claiming from a server's queue.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use remuda_core::ApiKey;
+use remuda_runner::Herd;
+use remuda_runner::frames::FrameHub;
+use remuda_runner::source::{GatewaySource, QueueSource, Source};
+use remuda_store::Store;
+
+use crate::config::{QueueLink, Settings, WorkerFlags};
+use crate::instance::{Owner, Simulators, herd_options, open_files, open_store, worker_configs};
+use crate::stop::Stop;
+use crate::ui;
+
+/// What can be set on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print the first line as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    flags: WorkerFlags,
+}
+
+/// Runs until it is told to stop.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut stop = Stop::listen()?;
+    let settings = Settings::load(&args.flags.sources())?;
+    let link = settings.worker.queue()?.clone();
+    settings.log.install("info")?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let owner = Owner::take(&settings.server.data)?;
+    let (source, connection) = connect(&settings, &link, &owner).await?;
+    let from = link.to_string();
+    let simulators = Simulators::start(settings.workers.sim).await?;
+    let workers = worker_configs(&settings, &simulators, settings.worker.id.as_deref())?;
+    anyhow::ensure!(
+        !workers.is_empty(),
+        "no ComfyUI to work with: give one with --comfyui URL, or try --sim 1"
+    );
+    let herd = Herd::start(source, herd_options(owner.id, None, settings.tasks.lease));
+    let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
+    for worker in workers {
+        herd.add(worker);
+    }
+    if args.json {
+        ui::json(&serde_json::json!({"source": from, "workers": names}))?;
+    } else {
+        ui::line(format_args!("Working for {from} as {}. Ctrl-C stops it.", names.join(", ")))?;
+    }
+    stop.requested().await;
+    tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; once more stops at once");
+    let stopped = async {
+        herd.stop(settings.tasks.drain).await;
+        match connection {
+            Connection::Gateway(gateway) => gateway.close().await,
+            Connection::Store(store) => store.close().await,
+        }
+        simulators.stop().await;
+    };
+    tokio::select! {
+        () = stopped => Ok(ExitCode::SUCCESS),
+        () = stop.requested() => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// What must be closed at the end.
+enum Connection {
+    Gateway(Arc<GatewaySource>),
+    Store(Arc<dyn Store>),
+}
+
+async fn connect(
+    settings: &Settings,
+    link: &QueueLink,
+    owner: &Owner,
+) -> anyhow::Result<(Arc<dyn Source>, Connection)> {
+    match link {
+        QueueLink::Server { url, key } => {
+            let key = key.as_ref().map(|key| ApiKey::presented(key.reveal()));
+            let source = GatewaySource::new(url, key.as_ref(), owner.id)
+                .with_context(|| format!("cannot speak to {url}"))?;
+            let source = Arc::new(source);
+            Ok((Arc::clone(&source) as Arc<dyn Source>, Connection::Gateway(source)))
+        }
+        QueueLink::Store(_) => {
+            let store = open_store(settings, owner.id).await?;
+            let installation = store.installation().await?;
+            let files = open_files(settings, &*store, &installation).await?;
+            let source = QueueSource::new(Arc::clone(&store), files, FrameHub::default(), owner.id)
+                .largest_output(settings.tasks.max_output_size);
+            Ok((Arc::new(source), Connection::Store(store)))
+        }
+    }
+}

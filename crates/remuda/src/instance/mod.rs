@@ -1,0 +1,139 @@
+//! One running Remuda: its data directory, store, files, workers and server, put together.
+//!
+//! The only place that knows everybody. `serve` and `demo` start the same thing.
+
+mod metrics;
+mod owner;
+mod store;
+mod timing;
+mod workers;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use remuda_core::Priority;
+use remuda_runner::Herd;
+use remuda_runner::frames::FrameHub;
+use remuda_runner::source::QueueSource;
+use remuda_server::janitor::{Janitor, JanitorOptions};
+use remuda_server::{Server, ServerOptions, keys_socket};
+use remuda_store::Store;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub(crate) use owner::Owner;
+pub(crate) use store::{open_files, open_store};
+pub(crate) use timing::herd_options;
+pub(crate) use workers::{Simulators, worker_configs};
+
+use crate::config::Settings;
+
+/// A server with its queue and its workers, until it is stopped.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    owner: Owner,
+    address: SocketAddr,
+    store: Arc<dyn Store>,
+    files: remuda_files::Files,
+    herd: Herd,
+    simulators: Simulators,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    drain: Duration,
+}
+
+impl Instance {
+    /// Starts everything the settings name. When it returns, the server answers.
+    pub(crate) async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        let owner = Owner::take(&settings.server.data)?;
+        let store = open_store(settings, owner.id).await?;
+        let installation = store.installation().await?;
+        let files = open_files(settings, &*store, &installation).await?;
+        let listen = &settings.server.listen;
+        let keys = store.keys().await?;
+        anyhow::ensure!(
+            listen.is_loopback()
+                || settings.server.insecure
+                || keys.iter().any(|key| key.revoked_at.is_none()),
+            "{listen} can be reached from other machines, and there is no key yet: make one with `remuda keys make`, \
+             or say --insecure if everybody may use it"
+        );
+        let listener = TcpListener::bind((listen.host.as_str(), listen.port))
+            .await
+            .with_context(|| format!("cannot listen on {listen}: choose another address with --listen"))?;
+        let address = listener.local_addr()?;
+        let advertise = match &settings.server.advertise {
+            Some(url) => Some(url.clone()),
+            // Nobody can call a wildcard address; without --advertise such a server relays no frames.
+            None if address.ip().is_unspecified() => None,
+            None => Some(format!("http://{address}").parse()?),
+        };
+
+        let hub = FrameHub::default();
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
+            .largest_output(settings.tasks.max_output_size);
+        let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+        let herd = Herd::start(Arc::new(source), herd_options(owner.id, gateway, settings.tasks.lease));
+
+        let mut options = ServerOptions::new(Arc::clone(&store), files.clone(), hub);
+        options.defaults.timeout_s = i32::try_from(settings.tasks.timeout.as_secs()).unwrap_or(i32::MAX);
+        options.defaults.max_retries = i32::try_from(settings.tasks.max_retries).unwrap_or(i32::MAX);
+        options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
+        options.limits.body = settings.server.body_limit;
+        options.cors_origins.clone_from(&settings.server.cors_origins);
+        options.allowed_hosts.clone_from(&settings.server.allowed_hosts);
+        options.insecure = settings.server.insecure;
+        options.advertise = advertise;
+        metrics::register(&mut options.registry, herd.counters());
+        let server = Server::new(options);
+        let keys = server.keys();
+        tasks.spawn(server.run(listener, stop.clone()));
+        let mut janitor = JanitorOptions::new(Arc::clone(&store), files.clone(), owner.id);
+        janitor.retention = Some(settings.store.retention);
+        tasks.spawn(Janitor::new(janitor).run(stop.clone()));
+        tasks.spawn({
+            let (data, stop) = (settings.server.data.clone(), stop.clone());
+            async move {
+                if let Err(error) = keys_socket::serve(&data, keys, stop).await {
+                    tracing::warn!(%error, "`remuda keys` cannot reach this server");
+                }
+            }
+        });
+
+        let simulators = Simulators::start(settings.workers.sim).await?;
+        for worker in worker_configs(settings, &simulators, None)? {
+            herd.add(worker);
+        }
+        let drain = settings.tasks.drain;
+        Ok(Self { owner, address, store, files, herd, simulators, stop, tasks, drain })
+    }
+
+    /// Where it answers.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many workers it drives or would drive.
+    pub(crate) fn workers(&self) -> usize {
+        self.herd.status().workers.len()
+    }
+
+    /// Takes no new work, gives back what did not begin, waits for the rest as long as the settings say, and leaves
+    /// what is still running to be adopted at the next start.
+    pub(crate) async fn stop(self) {
+        // The API stays until the runners are done, so that sidecars and clients see the ends of their tasks.
+        self.herd.stop(self.drain).await;
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.store.close().await;
+        self.files.settled().await;
+        self.simulators.stop().await;
+        drop(self.owner);
+    }
+}

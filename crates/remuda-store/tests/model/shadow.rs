@@ -128,9 +128,9 @@ impl Shadow {
         Ok(())
     }
 
-    /// What housekeeping releases and expires: how many at least and at most are released, and how many expire.
-    pub(crate) fn tidy(&mut self, now: Timestamp) -> (std::ops::RangeInclusive<u64>, u64) {
-        let (mut surely, mut perhaps, mut expired) = (0, 0, 0);
+    /// What housekeeping releases and expires: how many at least and at most are released, and which expire.
+    pub(crate) fn tidy(&mut self, now: Timestamp) -> (std::ops::RangeInclusive<u64>, Vec<TaskId>) {
+        let (mut surely, mut perhaps, mut expired) = (0, 0, Vec::new());
         for life in self.lives.values_mut().filter(|life| life.task.status == Status::Pending) {
             let late = life.task.deadline.is_some_and(|deadline| deadline <= now);
             if life.task.run_at <= now && life.task.reason != Some(PendingReason::Queued) {
@@ -140,7 +140,7 @@ impl Shadow {
             if late {
                 let event = transition::expire(&mut life.task, now).expect("it waits");
                 life.note(&event);
-                expired += 1;
+                expired.push(life.task.id);
             }
         }
         (surely..=surely + perhaps, expired)

@@ -108,7 +108,7 @@ pub(crate) async fn read_body(
 }
 
 /// Reads and forgets.
-async fn skip(stream: &mut axum::body::BodyDataStream, most: u64) {
+pub(crate) async fn skip(stream: &mut axum::body::BodyDataStream, most: u64) {
     let deadline = Instant::now() + COURTESY_TIME;
     let mut seen = 0_u64;
     while let Ok(Some(Ok(chunk))) = timeout_at(deadline, stream.next()).await {

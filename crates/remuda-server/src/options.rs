@@ -93,12 +93,16 @@ pub struct Limits {
     pub body: u64,
     /// The largest uploaded file: 8 GiB.
     pub asset: u64,
+    /// The largest file of a result that a sidecar delivers: 64 GiB.
+    pub output: u64,
     /// Connections: 8192. Further ones wait to be accepted.
     pub connections: usize,
     /// Bodies of submissions in memory at once: 64.
     pub submissions: usize,
     /// Uploads at once: 64.
     pub uploads: usize,
+    /// Files of results that sidecars deliver at once: 256. Further ones wait.
+    pub deliveries: usize,
     /// Downloads at once: 512.
     pub downloads: usize,
     /// Event streams and waiting requests at once: 4096.
@@ -114,9 +118,11 @@ impl Default for Limits {
         Self {
             body: 32 << 20,
             asset: 8 << 30,
+            output: 64 << 30,
             connections: 8192,
             submissions: 64,
             uploads: 64,
+            deliveries: 256,
             downloads: 512,
             waiting: 4096,
             head_time: Duration::from_secs(30),

@@ -19,6 +19,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
 use crate::options::{Limits, ServerOptions, TaskDefaults};
 use crate::relay::Relays;
+use crate::routes::Live;
 
 /// What all handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     pub(crate) hosts: Hosts,
     pub(crate) changes: Changes,
     pub(crate) relays: Relays,
+    pub(crate) live: Live,
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
@@ -67,6 +69,7 @@ impl AppState {
             hosts,
             changes: Changes::default(),
             relays: Relays::new(),
+            live: Live::default(),
             metrics,
             permits: Permits::new(&options.limits),
             store: options.store,
@@ -104,6 +107,7 @@ impl Shared {
 pub(crate) struct Permits {
     submissions: Arc<Semaphore>,
     uploads: Arc<Semaphore>,
+    deliveries: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
 }
@@ -114,6 +118,7 @@ impl Permits {
         Self {
             submissions: make(limits.submissions),
             uploads: make(limits.uploads),
+            deliveries: make(limits.deliveries),
             downloads: make(limits.downloads),
             waiting: make(limits.waiting),
         }
@@ -126,6 +131,11 @@ impl Permits {
 
     pub(crate) fn upload(&self) -> ApiResult<OwnedSemaphorePermit> {
         self.uploads.clone().try_acquire_owned().map_err(|_| ApiError::busy("uploads"))
+    }
+
+    /// Waits: a result that is there already is not turned away.
+    pub(crate) async fn delivery(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.deliveries.clone().acquire_owned().await.map_err(|_| ApiError::busy("deliveries"))
     }
 
     pub(crate) fn download(&self) -> ApiResult<OwnedSemaphorePermit> {

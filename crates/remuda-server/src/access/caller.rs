@@ -71,6 +71,11 @@ caller_with!(
     Scope::Submit
 );
 caller_with!(
+    /// May claim and report tasks of every tenant.
+    WorkerCaller,
+    Scope::Worker
+);
+caller_with!(
     /// May do everything.
     AdminCaller,
     Scope::Admin

@@ -193,7 +193,7 @@ pub(crate) async fn asset(
 }
 
 /// A stream whose pieces may take only so long.
-fn timely(
+pub(super) fn timely(
     pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send,
     patience: Duration,
 ) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {

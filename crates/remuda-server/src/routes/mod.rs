@@ -13,11 +13,13 @@ mod outputs;
 mod record;
 mod retry;
 mod submit;
+mod worker_side;
 mod workers;
 
 pub(crate) use health::{live, ready};
 pub(crate) use index::described;
 pub(crate) use metrics::scrape;
+pub(crate) use worker_side::Live;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -43,6 +45,7 @@ pub(crate) fn api() -> OpenApiRouter<AppState> {
         .routes(routes!(health::ready))
         .routes(routes!(health::health))
         .routes(routes!(index::index))
+        .merge(worker_side::api())
 }
 
 /// Routes between gateways; not part of the API.

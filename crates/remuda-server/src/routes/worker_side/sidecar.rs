@@ -1,0 +1,73 @@
+//! Who asks, what it said, and whether it still may.
+
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use http::StatusCode;
+use http::request::Parts;
+use remuda_core::{Lease, LeaseRef, OwnerId};
+use remuda_runner::wire;
+use remuda_store::Error as StoreError;
+use serde::de::DeserializeOwned;
+
+use crate::access::WorkerCaller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{read_body, read_json};
+use crate::state::AppState;
+
+/// A process elsewhere that drives workers. Its key has the scope `worker`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sidecar {
+    pub(super) owner: OwnerId,
+}
+
+impl<S: Sync> FromRequestParts<S> for Sidecar {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let WorkerCaller(caller) = WorkerCaller::from_request_parts(parts, state).await?;
+        let wrong = |error: String| ApiError::bad_request("bad_owner", error).field(wire::OWNER);
+        let owner = parts.headers.get(wire::OWNER);
+        let owner = owner
+            .ok_or_else(|| wrong(format!("the header {} must name the process that asks", wire::OWNER)))?;
+        let owner: OwnerId =
+            owner.to_str().unwrap_or_default().parse().map_err(|error| wrong(format!("{error}")))?;
+        tracing::trace!(tenant = %caller.tenant, %owner, path = parts.uri.path(), "a sidecar asks");
+        Ok(Self { owner })
+    }
+}
+
+/// What a sidecar said, as JSON.
+pub(super) struct Said<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Said<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let limit = wire::LARGEST_REQUEST as u64;
+        let bytes = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
+        read_json(&parts.headers, &bytes).map(Self)
+    }
+}
+
+/// What a failed request about a lease means to a sidecar: a task that was forgotten, or that ended, is not its any more.
+pub(super) fn of_lease(error: StoreError) -> ApiError {
+    match error {
+        StoreError::NotFound { .. } | StoreError::Finished(_) => StoreError::Fenced.into(),
+        error => error.into(),
+    }
+}
+
+/// The lease, if it is the sidecar's at this moment.
+pub(super) async fn current(state: &AppState, sidecar: Sidecar, lease: LeaseRef) -> ApiResult<Lease> {
+    match state.store.lease(lease.task).await.map_err(of_lease)? {
+        Some(found) if found.fence == lease.fence && found.owner == sidecar.owner => Ok(found),
+        _ => Err(StoreError::Fenced.into()),
+    }
+}
+
+/// A file of a result that was not delivered under the lease that reports it.
+pub(super) fn foreign_file(key: &str) -> ApiError {
+    let key: String = key.chars().take(120).collect();
+    let error = format!("the result names the file {key}, which was not delivered under this lease");
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "foreign_file", error).field("ending.result.files")
+}

@@ -1,0 +1,10 @@
+//! Runners that know nothing of the installation but a URL and a key.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
+
+mod access;
+mod fences;
+mod files;
+mod frames;
+mod ground;
+mod waiting;

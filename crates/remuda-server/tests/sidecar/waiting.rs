@@ -1,0 +1,101 @@
+//! Long polls: who waits is woken, who went away gets nothing, and a server that restarts is no reason to stop.
+
+use std::time::{Duration, Instant};
+
+use remuda_core::{Phase, Status};
+use remuda_runner::source::{Source, SourceError};
+use remuda_store::{BeatRequest, LeaseBeat};
+
+use crate::ground::{BOUND, Ground};
+
+#[tokio::test]
+async fn a_claim_that_waits_is_served_at_once() {
+    let ground = Ground::new().await;
+    let sidecar = ground.sidecar().await;
+    assert!(sidecar.source.claim(sidecar.request(Duration::from_millis(10))).await.unwrap().is_none());
+    let waiting = tokio::spawn({
+        let (source, request) = (sidecar.source.clone(), sidecar.request(BOUND));
+        async move { source.claim(request).await }
+    });
+    let id = ground.submit().await;
+    let claim = waiting.await.unwrap().unwrap().unwrap();
+    assert_eq!((claim.task.id, claim.lease.owner), (id, sidecar.owner));
+}
+
+#[tokio::test]
+async fn a_claim_whose_client_went_away_takes_nothing() {
+    let ground = Ground::new().await;
+    let (gone, there) = (ground.sidecar().await, ground.sidecar().await);
+    let dropped =
+        tokio::time::timeout(Duration::from_millis(300), gone.source.claim(gone.request(BOUND))).await;
+    assert!(dropped.is_err());
+    for _ in 0..3 {
+        let id = ground.submit().await;
+        // The server may not have noticed yet; then the task comes back within moments.
+        let claim = there.claim().await;
+        assert_eq!(claim.task.id, id);
+        there.source.give_back(claim.lease.reference(), None).await.unwrap();
+        ground.store.cancel(id).await.unwrap();
+    }
+    assert_eq!(gone.source.leases(&gone.worker).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_claim_outlives_the_server_that_it_waits_at() {
+    let mut ground = Ground::new().await;
+    let sidecar = ground.sidecar().await;
+    let waiting = tokio::spawn({
+        let (source, request) = (sidecar.source.clone(), sidecar.request(BOUND));
+        async move {
+            // A request that is cut off in the middle may have been done, so it is for its sender to ask again.
+            while let Err(error) = source.claim(request.clone()).await {
+                assert!(matches!(error, SourceError::Unavailable(_)), "{error:?}");
+            }
+        }
+    });
+    for _ in 0..3 {
+        ground.stop().await;
+        ground.start().await;
+        assert!(!waiting.is_finished(), "nothing was submitted");
+    }
+    let id = ground.submit().await;
+    waiting.await.unwrap();
+    let lease = ground.store.lease(id).await.unwrap().unwrap();
+    assert_eq!(lease.owner, sidecar.owner);
+
+    // Reports too.
+    ground.stop().await;
+    let report = tokio::spawn({
+        let source = sidecar.source.clone();
+        let lease = lease.reference();
+        async move { source.give_back(lease, None).await }
+    });
+    ground.start().await;
+    assert_eq!(report.await.unwrap().unwrap().status, Status::Pending);
+}
+
+#[tokio::test]
+async fn a_beat_brings_the_cancellation_while_it_waits() {
+    let ground = Ground::new().await;
+    let id = ground.submit().await;
+    let sidecar = ground.sidecar().await;
+    let claim = sidecar.claim().await;
+    let lease = claim.lease.reference();
+    let beat = |wait| BeatRequest {
+        owner: sidecar.owner,
+        leases: vec![LeaseBeat { lease, phase: Phase::Rendering, progress: 0.5 }],
+        workers: Vec::new(),
+        wait,
+    };
+    assert_eq!(sidecar.source.beat(beat(Duration::ZERO)).await.unwrap().news, []);
+    assert_eq!(ground.store.lease(id).await.unwrap().unwrap().progress, 0.5);
+    let since = Instant::now();
+    let waiting = tokio::spawn({
+        let (source, beat) = (sidecar.source.clone(), beat(Duration::from_secs(20)));
+        async move { source.beat(beat).await }
+    });
+    ground.store.cancel(id).await.unwrap();
+    let reply = waiting.await.unwrap().unwrap();
+    assert!(reply.news.iter().any(|news| news.lease == lease && news.cancel), "{reply:?}");
+    assert!(since.elapsed() < Duration::from_secs(15), "after {:?}", since.elapsed());
+}

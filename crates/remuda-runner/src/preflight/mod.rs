@@ -75,7 +75,7 @@ impl Preflight {
         let workflow = Workflow::from_raw(raw.clone()).map_err(Refusal::from)?;
         let workers = self.known.workers().await?;
         let mut judged = judge(&workflow, &requires, workers).await;
-        if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unseen) {
+        if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unsure) {
             // The list may be a second old, and a worker that can run it may just have come.
             let workers = self.known.workers_now().await?;
             judged = judge(&workflow, &requires, workers).await;

@@ -22,8 +22,8 @@ pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
     /// Inputs of classes that take uploaded files, as far as workers told.
     pub(super) upload_inputs: BTreeSet<(String, String)>,
-    /// No worker with a description was there to judge by.
-    pub(super) unseen: bool,
+    /// Its judgement rests on workers that have not said yet what they have.
+    pub(super) unsure: bool,
 }
 
 /// One description, shared by all workers that have it.
@@ -78,6 +78,7 @@ pub(super) fn judge(
             verdict.requires,
             starting.join(", ")
         ));
+        verdict.unsure = true;
         return Ok(verdict);
     }
     // A value outside its list may be fine for a class with its own validation; these are fine for none.
@@ -116,7 +117,7 @@ fn unseen(
     } else {
         "no worker has said yet what it has: the graph was not checked against one".to_owned()
     };
-    Ok(Verdict { warnings: vec![warning], unseen: true, ..Verdict::default() })
+    Ok(Verdict { warnings: vec![warning], unsure: true, ..Verdict::default() })
 }
 
 fn refused(report: &Report, counts: impl Fn(&Kind) -> bool) -> Refusal {

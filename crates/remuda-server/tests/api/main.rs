@@ -7,11 +7,22 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+mod access;
+mod assets;
 mod bad_input;
 mod cancel;
+mod events;
+mod health;
+mod janitor;
+mod keys_socket;
 mod list;
+mod openapi;
 mod outputs;
+mod preflight;
 mod record;
+mod relay;
 mod retry;
+mod shutdown;
 mod submit;
 mod support;
+mod workers;

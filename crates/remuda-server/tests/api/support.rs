@@ -8,7 +8,7 @@ use bytes::Bytes;
 use remuda_core::transition::Ending;
 use remuda_core::{
     Capabilities, Claim, Failure, FailureClass, Fence, Health, OutputFile, OwnerId, Phase, Scope, Sha256,
-    Task, TaskResult, Tenant, WorkerId, WorkerReport, WorkerSpec,
+    TaskResult, Tenant, WorkerId, WorkerReport, WorkerSpec,
 };
 use remuda_files::{FileKey, Files, Location};
 use remuda_runner::frames::FrameHub;

@@ -1,0 +1,105 @@
+//! `POST /api/v1/assets` and `GET /api/v1/assets/{sha256}`.
+
+use remuda_core::{Scope, Sha256};
+use reqwest::multipart::{Form, Part};
+
+use crate::support::{Gateway, Ground, JsonText as _, json};
+
+#[tokio::test]
+async fn a_file_is_known_by_its_content_and_its_name() {
+    let gateway = Gateway::start().await;
+    let bytes = b"\x89PNG not really".as_slice();
+    let upload = || gateway.post("/api/v1/assets?filename=C%3A%5Cpictures%5Ccat.png").body(bytes).send();
+    let asset = json(upload().await.unwrap(), 201).await;
+    let sha256 = Sha256::of(bytes).to_string();
+    assert_eq!(asset["sha256"], sha256);
+    assert_eq!(asset["id"], format!("asset:{sha256}"));
+    assert_eq!(
+        (&asset["filename"], &asset["mime"], &asset["size"]),
+        (&"cat.png".into(), &"image/png".into(), &15.into())
+    );
+    // Again: the same file, no second copy.
+    assert_eq!(json(upload().await.unwrap(), 201).await["sha256"], sha256);
+    let url = asset["url"].as_str().unwrap();
+    let back = gateway.get(url).header("range", "bytes=1-3").send().await.unwrap();
+    assert_eq!(back.status(), 206);
+    assert_eq!(back.headers()["etag"], format!("\"{sha256}\"").as_str());
+    assert_eq!(back.bytes().await.unwrap(), "PNG");
+}
+
+#[tokio::test]
+async fn a_form_may_bring_one_file() {
+    let gateway = Gateway::start().await;
+    let file =
+        |name: &'static str| Part::bytes(b"abc".as_slice()).file_name(name).mime_str("image/webp").unwrap();
+    let form = Form::new().text("type", "input").part("image", file("dog.webp"));
+    let asset = json(gateway.post("/api/v1/assets").multipart(form).send().await.unwrap(), 201).await;
+    assert_eq!((&asset["filename"], &asset["mime"]), (&"dog.webp".into(), &"image/webp".into()));
+    let two = Form::new().part("a", file("a.webp")).part("b", file("b.webp"));
+    let error = json(gateway.post("/api/v1/assets").multipart(two).send().await.unwrap(), 400).await;
+    assert!(error["error"].as_str().unwrap().contains("more than one"), "{error}");
+    let none = Form::new().text("a", "b");
+    json(gateway.post("/api/v1/assets").multipart(none).send().await.unwrap(), 400).await;
+}
+
+#[tokio::test]
+async fn what_is_too_large_or_badly_named_leaves_nothing() {
+    let gateway = Gateway::start_with(|options| options.limits.asset = 1000).await;
+    let chunks: Vec<Result<Vec<u8>, std::io::Error>> = (0..20).map(|_| Ok(vec![7; 100])).collect();
+    let body = reqwest::Body::wrap_stream(futures_util::stream::iter(chunks));
+    let error = json(gateway.post("/api/v1/assets").body(body).send().await.unwrap(), 413).await;
+    assert_eq!(error["code"], "too_large");
+    let error = json(gateway.post("/api/v1/assets?filename=..").body("x").send().await.unwrap(), 422).await;
+    assert_eq!(error["field"], "filename");
+    let error = json(gateway.post("/api/v1/assets?name=x").body("x").send().await.unwrap(), 422).await;
+    assert_eq!(error["field"], "name");
+}
+
+#[tokio::test]
+async fn a_task_finds_its_files_by_content_by_name_and_by_request_and_nobody_elses() {
+    let ground = Ground::new().await;
+    let (mine, yours) = (
+        ground.key("mine", &[Scope::Submit, Scope::Read]).await,
+        ground.key("yours", &[Scope::Submit, Scope::Read]).await,
+    );
+    let gateway = Gateway::on(ground, |_| {}).await;
+    let cat = json(
+        gateway.post("/api/v1/assets?filename=cat.png").bearer_auth(&mine).body("cat").send().await.unwrap(),
+        201,
+    )
+    .await;
+    let dog = json(
+        gateway.post("/api/v1/assets?filename=dog.png").bearer_auth(&mine).body("dog").send().await.unwrap(),
+        201,
+    )
+    .await;
+    let body = format!(
+        r#"{{"inputs": {{"3.image": "{}"}}, "payload": {{
+            "1": {{"class_type": "LoadImage", "inputs": {{"image": "cat.png"}}}},
+            "2": {{"class_type": "Anything", "inputs": {{"file": "{}"}}}},
+            "3": {{"class_type": "LoadImage", "inputs": {{"image": "on-the-worker.png"}}}},
+            "4": {{"class_type": "LoadImage", "inputs": {{"image": "only-there.png"}}}}}}}}"#,
+        dog["id"].as_str().unwrap(),
+        dog["id"].as_str().unwrap(),
+    );
+    let task =
+        json(gateway.post("/api/v1/tasks").bearer_auth(&mine).json_text(&body).send().await.unwrap(), 201)
+            .await;
+    let path = format!("/api/v1/tasks/{}", task["id"].as_str().unwrap());
+    let task = json(gateway.get(&path).bearer_auth(&mine).send().await.unwrap(), 200).await;
+    let placed: Vec<(&str, &str)> = task["inputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|input| (input["node_id"].as_str().unwrap(), input["sha256"].as_str().unwrap()))
+        .collect();
+    let (cat, dog) = (cat["sha256"].as_str().unwrap(), dog["sha256"].as_str().unwrap());
+    assert_eq!(placed, [("1", cat), ("2", dog), ("3", dog)]);
+
+    let foreign =
+        json(gateway.post("/api/v1/tasks").bearer_auth(&yours).json_text(&body).send().await.unwrap(), 422)
+            .await;
+    assert_eq!((&foreign["code"], &foreign["node_id"]), (&"bad_input".into(), &"3".into()));
+    let error = gateway.get(&format!("/api/v1/assets/{dog}")).bearer_auth(&yours).send().await.unwrap();
+    assert_eq!(error.status(), 404);
+}

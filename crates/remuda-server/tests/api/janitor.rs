@@ -1,0 +1,66 @@
+//! Housekeeping.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use remuda_core::FailureClass;
+use remuda_files::FileKey;
+use remuda_server::janitor::{Janitor, JanitorOptions};
+use remuda_testbed::wait;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::Gateway;
+
+fn options(gateway: &Gateway) -> JanitorOptions {
+    let ground = &gateway.ground;
+    JanitorOptions::new(ground.store.clone(), ground.files.clone(), ground.owner)
+}
+
+#[tokio::test]
+async fn a_scheduled_task_becomes_claimable_when_its_moment_has_come() {
+    let gateway = Gateway::start().await;
+    let soon = jiff::Timestamp::now() + Duration::from_millis(400);
+    let id = gateway.submit_with(&format!("\"not_before\": \"{soon}\",")).await;
+    assert_eq!(gateway.task(&id).await["reason"], "scheduled");
+    let stop = CancellationToken::new();
+    let janitor = tokio::spawn(Janitor::new(options(&gateway)).run(stop.clone()));
+    let worker = gateway.worker().await;
+    let claim = worker.claim().await;
+    assert_eq!(claim.task.id.to_string(), id);
+    assert!(jiff::Timestamp::now() >= soon);
+    stop.cancel();
+    janitor.await.unwrap();
+}
+
+#[tokio::test]
+async fn files_of_lost_attempts_go_and_those_of_the_result_stay_until_the_record_goes() {
+    let gateway = Gateway::start().await;
+    let id = gateway.submit().await;
+    let worker = gateway.worker().await;
+    let files = &gateway.ground.files;
+    let first = worker.claim().await;
+    let left = FileKey::output(first.task.id.0, 1, 1, 0, "half.png");
+    let bytes = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"half"))]);
+    files.put(&left, bytes, None).await.unwrap();
+    worker.fail(&first, FailureClass::Crash, "the ComfyUI died").await;
+    let second = crate::support::Worker::join(&gateway.ground, "gpu-2", None).await;
+    let claim = second.claim().await;
+    let kept = second.complete(&claim, b"whole").await;
+
+    let janitor = Janitor::new(JanitorOptions { retention: None, ..options(&gateway) });
+    janitor.sweep_once().await.unwrap();
+    assert_eq!(files.size(&left).await.unwrap(), None);
+    assert_eq!(files.size(&kept.key.parse().unwrap()).await.unwrap(), Some(5));
+    assert!(gateway.store().unswept(10).await.unwrap().is_empty());
+
+    let young = Janitor::new(options(&gateway));
+    young.sweep_once().await.unwrap();
+    assert_eq!(gateway.task(&id).await["status"], "completed");
+    let old = Janitor::new(JanitorOptions { retention: Some(Duration::ZERO), ..options(&gateway) });
+    let gone = async || {
+        old.sweep_once().await.unwrap();
+        (gateway.get(&format!("/api/v1/tasks/{id}")).send().await.unwrap().status() == 404).then_some(())
+    };
+    wait::until("the record to be forgotten", Duration::from_secs(5), gone).await.unwrap();
+    assert_eq!(files.size(&kept.key.parse().unwrap()).await.unwrap(), None);
+}

@@ -1,0 +1,86 @@
+//! `GET /api/v1/workers`, `/api/v1/workers/metrics` and `/api/v1/workers/{id}`.
+
+use remuda_core::{Health, Scope, WorkerReport};
+use serde_json::json as value;
+
+use crate::support::{Gateway, Ground, Worker, json};
+
+#[tokio::test]
+async fn workers_are_shown_with_the_fields_and_states_of_the_documentation() {
+    let gateway = Gateway::start().await;
+    let busy = Worker::join(&gateway.ground, "busy", None).await;
+    let dead = Worker::join(&gateway.ground, "dead", None).await;
+    Worker::join(&gateway.ground, "free", None).await;
+    let id = gateway.submit().await;
+    busy.report(WorkerReport {
+        health: Health::Busy,
+        current_task: Some(id.parse().unwrap()),
+        comfyui_version: Some("0.7.0".to_owned()),
+        vram: Some((1, 2)),
+        ..WorkerReport::default()
+    })
+    .await;
+    dead.report(WorkerReport {
+        health: Health::Unreachable,
+        reason: Some("connection refused".to_owned()),
+        ..WorkerReport::default()
+    })
+    .await;
+    let list = json(gateway.get("/api/v1/workers").send().await.unwrap(), 200).await;
+    let shown: Vec<_> = list["workers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|worker| {
+            (
+                worker["id"].as_str().unwrap(),
+                worker["status"].as_str().unwrap(),
+                worker["health_status"].as_bool().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(shown, [("busy", "running", true), ("dead", "error", false), ("free", "idle", true)]);
+
+    let worker = json(gateway.get("/api/v1/workers/busy").send().await.unwrap(), 200).await;
+    assert_eq!(
+        (&worker["pod_name"], &worker["port"], &worker["version"]),
+        (&"pod-busy".into(), &8188.into(), &"0.7.0".into())
+    );
+    assert_eq!((&worker["current_task_id"], &worker["labels"]), (&id.as_str().into(), &value!(["a100"])));
+    for field in ["endpoint", "created_at", "last_active_at"] {
+        assert!(worker[field].is_string(), "{field} is missing");
+    }
+    let dead = json(gateway.get("/api/v1/workers/dead").send().await.unwrap(), 200).await;
+    assert_eq!((&dead["health"], &dead["reason"]), (&"unreachable".into(), &"connection refused".into()));
+    json(gateway.get("/api/v1/workers/nobody").send().await.unwrap(), 404).await;
+    let metrics = json(gateway.get("/api/v1/workers/metrics").send().await.unwrap(), 200).await;
+    let expected = value!({
+        "total_workers": 3, "idle_workers": 1, "running_workers": 1, "starting_workers": 0, "failed_workers": 1,
+    });
+    assert_eq!(metrics, expected);
+}
+
+#[tokio::test]
+async fn what_a_worker_renders_is_shown_to_its_tenant_only() {
+    let ground = Ground::new().await;
+    let both = [Scope::Submit, Scope::Read];
+    let (mine, yours) = (ground.key("mine", &both).await, ground.key("yours", &both).await);
+    let admin = ground.key("ops", &[Scope::Admin]).await;
+    let gateway = Gateway::on(ground, |_| {}).await;
+    let body = format!("{{\"payload\": {}}}", crate::support::GRAPH);
+    let sent = gateway
+        .post("/api/v1/tasks")
+        .bearer_auth(&mine)
+        .header("content-type", "application/json")
+        .body(body);
+    let task = json(sent.send().await.unwrap(), 201).await;
+    let worker = gateway.worker().await;
+    let current_task = Some(task["id"].as_str().unwrap().parse().unwrap());
+    worker.report(WorkerReport { health: Health::Busy, current_task, ..WorkerReport::default() }).await;
+    for (key, sees) in [(&mine, true), (&yours, false), (&admin, true)] {
+        for path in ["/api/v1/workers/gpu-1", "/api/v1/workers"] {
+            let text = gateway.get(path).bearer_auth(key).send().await.unwrap().text().await.unwrap();
+            assert_eq!(text.contains(task["id"].as_str().unwrap()), sees, "{text}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use postgres_types::{Json, Type};
 use remuda_core::{Fence, LeaseRef, TaskId, Timestamp, WorkerId};
@@ -18,6 +19,9 @@ use crate::{BeatReply, BeatRequest, LeaseNews, Result};
 /// More leases than this are not remembered; news of them may be told twice.
 const REMEMBERED: usize = 100_000;
 
+/// For so long a task that an idle worker wanted is not for busy ones.
+const HEAD_START: Duration = Duration::from_secs(1);
+
 /// Beats that wait for news, and what was told already.
 #[derive(Debug, Default)]
 pub(super) struct Beats {
@@ -29,6 +33,8 @@ struct State {
     next_id: u64,
     waiters: HashMap<u64, Waiter>,
     told: HashMap<LeaseRef, (bool, bool)>,
+    /// Tasks given back because an idle worker wanted them.
+    returned: HashMap<TaskId, Instant>,
 }
 
 #[derive(Debug)]
@@ -110,6 +116,23 @@ impl Beats {
         for lost in &reply.lost {
             state.told.remove(lost);
         }
+    }
+
+    /// A lease is given back. When that was asked for on behalf of an idle worker, busy ones must not take it again
+    /// before that worker, maybe in another process, had its chance.
+    pub(super) fn give_back(&self, lease: LeaseRef) {
+        let mut state = self.state();
+        if state.told.get(&lease).is_some_and(|(_, wanted)| *wanted) {
+            state.returned.retain(|_, at| at.elapsed() < HEAD_START);
+            state.returned.insert(lease.task, Instant::now());
+        }
+    }
+
+    /// Tasks that are for idle workers only.
+    pub(super) fn reserved(&self) -> HashSet<TaskId> {
+        let state = self.state();
+        let young = state.returned.iter().filter(|(_, at)| at.elapsed() < HEAD_START);
+        young.map(|(task, _)| *task).collect()
     }
 
     /// A lease is over.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{Claim, Installation, Lane, LaneId};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -25,6 +25,8 @@ use crate::{Change, ClaimRequest, Error, Options, Result};
 const BATCHES: i16 = 2;
 /// Connections for batches, beats and reads. Managed databases give few to each client.
 const CONNECTIONS: usize = 10;
+/// So many of them at most are for reads, so that beats and batches never wait behind lists.
+const READS: usize = 5;
 /// A caller whose work was not done within this time hears that the database does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many changes a slow reader may be behind.
@@ -42,6 +44,7 @@ pub(super) struct Inner {
     pub(super) installation: Installation,
     /// Tells our own notifications from those of others.
     pub(super) process: Uuid,
+    reads: Semaphore,
     pub(super) stop: CancellationToken,
     pub(super) tasks: TaskTracker,
 }
@@ -61,6 +64,7 @@ impl Inner {
             changes: broadcast::Sender::new(CHANGES),
             installation,
             process: Uuid::new_v4(),
+            reads: Semaphore::new(READS),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -89,6 +93,15 @@ impl Inner {
     /// Refuses work once the store is closed.
     pub(super) fn open(&self) -> Result<()> {
         if self.sessions.is_closed() || self.stop.is_cancelled() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Waits for the turn of a read.
+    pub(super) async fn turn(&self) -> Result<SemaphorePermit<'_>> {
+        self.open()?;
+        match tokio::time::timeout(PATIENCE, self.reads.acquire()).await {
+            Ok(turn) => turn.map_err(|_| Error::Closed),
+            Err(_) => Err(silent("too many reads wait for the database")),
+        }
     }
 
     /// Has something written with the next batch.

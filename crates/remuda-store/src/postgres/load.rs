@@ -73,7 +73,7 @@ pub(super) struct Loaded {
     pub(super) existing: HashMap<TaskId, Task>,
     pub(super) idems: HashMap<(String, String), (Sha256, Task)>,
     pub(super) shapes: HashMap<i64, i64>,
-    pub(super) heads: super::batch::Heads,
+    pub(super) heads: BTreeMap<LaneId, Head>,
     pub(super) clocks: BTreeMap<Tenant, TenantClock>,
     /// Tenants whose clocks were moved.
     pub(super) touched: BTreeSet<Tenant>,

@@ -16,6 +16,7 @@ mod address;
 mod batch;
 mod beat;
 mod columns;
+mod desk;
 mod fault;
 mod inner;
 mod lanes;

@@ -96,42 +96,42 @@ impl Store for PostgresStore {
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.task(id).await
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.input(id).await
     }
 
     async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.attempts(id).await
     }
 
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.lease(id).await
     }
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.events(id, after, limit).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.list(query).await
     }
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.position(id).await
     }
 
     async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.counts(tenant).await
     }
 
@@ -159,6 +159,7 @@ impl Store for PostgresStore {
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
+        self.inner.beats.give_back(lease);
         self.ended(lease, Work::GiveBack(lease, learnt)).await
     }
 
@@ -188,7 +189,7 @@ impl Store for PostgresStore {
     }
 
     async fn workers(&self) -> Result<Vec<Worker>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.workers().await
     }
 
@@ -198,12 +199,12 @@ impl Store for PostgresStore {
     }
 
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.object_info(hash).await
     }
 
     async fn lanes(&self) -> Result<Vec<Lane>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.load_lanes().await
     }
 
@@ -223,7 +224,7 @@ impl Store for PostgresStore {
     }
 
     async fn keys(&self) -> Result<Vec<KeyRecord>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.keys().await
     }
 
@@ -238,12 +239,12 @@ impl Store for PostgresStore {
     }
 
     async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.asset(tenant, sha256).await
     }
 
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.asset_named(tenant, filename).await
     }
 
@@ -253,7 +254,7 @@ impl Store for PostgresStore {
     }
 
     async fn unswept(&self, limit: u32) -> Result<Vec<Task>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.unswept(limit).await
     }
 
@@ -263,7 +264,7 @@ impl Store for PostgresStore {
     }
 
     async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn().await?;
         self.inner.outdated(age, limit).await
     }
 

@@ -1,0 +1,328 @@
+//! Deciding: what was read goes in, what is to be written comes out. Nothing is awaited here.
+
+use std::collections::{BTreeSet, HashMap};
+
+use rand::RngExt as _;
+use remuda_core::schedule::{Candidate, UNKNOWN_COST_MS, Want, assign, learn_cost};
+use remuda_core::transition::{self, Claimer, Ending};
+use remuda_core::{
+    Claim, Lane, LeaseRef, NewTask, PendingReason, Requirements, Sha256, Status, Task, TaskId, Tenant,
+    Timestamp,
+};
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::inner::Inner;
+use super::load::{self, Loaded};
+use super::queue::{Answer, Command, Parked, Work};
+use super::save::{Idem, Save};
+use crate::{EndReply, Error, Result, Submitted};
+
+/// What became of one command.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Answer(Result<Answer>),
+    /// It repeats another command of the same batch, and waits for that one to be written.
+    Later,
+}
+
+/// What became of one claim.
+#[derive(Debug)]
+pub(super) enum Served {
+    Claim(Box<Claim>),
+    Nothing {
+        /// The lease that was asked back for it.
+        marked: Option<TaskId>,
+    },
+    Fenced,
+}
+
+/// Submissions of this batch, to find repetitions within it.
+#[derive(Default)]
+pub(super) struct Seen<'a> {
+    ids: BTreeSet<TaskId>,
+    keys: BTreeSet<(&'a Tenant, &'a str)>,
+}
+
+/// Which candidate each claim gets.
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    tasks: Vec<Option<TaskId>>,
+    fenced: Vec<bool>,
+    /// Some claim that could be served got nothing.
+    pub(super) unserved: bool,
+}
+
+/// Where decisions are made.
+pub(super) struct Desk<'a> {
+    pub(super) inner: &'a Inner,
+    pub(super) now: Timestamp,
+    pub(super) save: Save,
+    /// What is known of tasks that are given back with more.
+    pub(super) requires: HashMap<TaskId, Requirements>,
+}
+
+impl Desk<'_> {
+    /// One command after the other; each sees what those before it did.
+    pub(super) fn command<'c>(
+        &mut self,
+        command: &'c Command,
+        loaded: &mut Loaded,
+        seen: &mut Seen<'c>,
+    ) -> Outcome {
+        match &command.work {
+            Work::Submit(new) => self.submit(new, loaded, seen),
+            Work::End(lease, ending) => Outcome::Answer(self.end(*lease, ending, loaded).map(Answer::Ended)),
+            Work::GiveBack(lease, learnt) => {
+                Outcome::Answer(self.give_back(*lease, learnt.as_ref(), loaded).map(Answer::Ended))
+            }
+        }
+    }
+
+    fn submit<'c>(&mut self, new: &'c NewTask, loaded: &mut Loaded, seen: &mut Seen<'c>) -> Outcome {
+        let key = new.idempotency.as_ref().map(|idempotency| (&new.tenant, idempotency.key.as_str()));
+        if seen.ids.contains(&new.id) || key.is_some_and(|key| seen.keys.contains(&key)) {
+            return Outcome::Later;
+        }
+        if let Some(before) = before(new, loaded) {
+            return Outcome::Answer(before.map(|task| Answer::Submitted(Box::new(Submitted::Before(task)))));
+        }
+        seen.ids.insert(new.id);
+        seen.keys.extend(key);
+        let lane = new.input.requires.lane();
+        let cost = loaded.shapes.get(&new.shape).copied().unwrap_or(UNKNOWN_COST_MS);
+        let v = self.inner.lanes.v(&lane);
+        let head = loaded.heads.entry(lane.clone()).or_insert_with(|| {
+            let lane = Lane { id: lane.clone(), requires: new.input.requires.clone() };
+            self.save.new_lanes.insert(lane.id.clone(), lane);
+            load::Head { v: 0, first: None }
+        });
+        let clock = loaded.clocks.entry(new.tenant.clone()).or_default();
+        let rank = clock.enter(head.first.unwrap_or(head.v.max(v)), new.priority, cost);
+        let (task, event) = transition::submit(new, self.now, rank, cost);
+        if task.reason == Some(PendingReason::Queued) {
+            head.first = Some(head.first.map_or(rank, |first| first.min(rank)));
+        }
+        if let Some(idempotency) = &new.idempotency {
+            let idempotency = idempotency.clone();
+            self.save.idems.push(Idem {
+                tenant: new.tenant.clone(),
+                idempotency,
+                task: new.id,
+                at: self.now,
+            });
+        }
+        loaded.touched.insert(new.tenant.clone());
+        self.save.submitted(task.clone(), new.input.clone(), event);
+        Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
+    }
+
+    fn end(&mut self, lease: LeaseRef, ending: &Ending, loaded: &mut Loaded) -> Result<EndReply> {
+        let task = held(lease, &mut loaded.tasks)?;
+        if task.status != Status::Running {
+            let discarded = task.status == Status::Cancelled && matches!(ending, Ending::Completed { .. });
+            return Ok(EndReply { status: task.status, discarded, repeated: true });
+        }
+        let dice = rand::rng().random();
+        let policy = &self.inner.sessions.options().policy;
+        let ended = transition::end(task, self.now, policy, ending.clone(), dice);
+        if let Some(measured) = ended.gpu_ms {
+            let believed = self.save.shapes.get(&task.shape).or(loaded.shapes.get(&task.shape)).copied();
+            let cost = learn_cost(believed, measured);
+            if believed != Some(cost) {
+                self.save.shapes.insert(task.shape, cost);
+            }
+        }
+        let reply = EndReply { status: task.status, discarded: ended.discarded, repeated: false };
+        self.save.ended(task, ended, self.now);
+        Ok(reply)
+    }
+
+    fn give_back(
+        &mut self,
+        lease: LeaseRef,
+        learnt: Option<&Requirements>,
+        loaded: &mut Loaded,
+    ) -> Result<EndReply> {
+        let task = held(lease, &mut loaded.tasks)?;
+        if task.status != Status::Running {
+            return Ok(EndReply { status: task.status, discarded: false, repeated: true });
+        }
+        let requires = learnt.map(|learnt| {
+            let known = self.requires.get(&task.id).cloned().unwrap_or_default();
+            known.and(learnt)
+        });
+        let ended = transition::give_back(task, self.now, requires.as_ref());
+        if let Some(requires) = requires
+            && task.status == Status::Pending
+        {
+            self.save.new_lanes.insert(task.lane.clone(), Lane { id: task.lane.clone(), requires });
+        }
+        let reply = EndReply { status: task.status, discarded: false, repeated: false };
+        self.save.ended(task, ended, self.now);
+        Ok(reply)
+    }
+
+    /// Who gets what, of what was ready and what this batch brings.
+    pub(super) fn choose(&self, claims: &[Parked], loaded: &Loaded) -> Chosen {
+        let fresh = self.save.new_tasks.values().map(|(task, _)| task);
+        let mut candidates: Vec<Candidate> = loaded
+            .candidates
+            .iter()
+            // Submitted again, which the commit will find out.
+            .filter(|task| !self.save.new_tasks.contains_key(&task.id))
+            .chain(fresh.filter(|task| task.reason == Some(PendingReason::Queued)))
+            .map(|task| self.candidate(task))
+            .collect();
+        candidates.sort_by(|one, other| one.order().cmp(&other.order()));
+        let mut fenced = Vec::with_capacity(claims.len());
+        let mut wants = Vec::new();
+        for parked in claims {
+            let request = &parked.request;
+            let holds = loaded.holders.get(request.worker.as_str());
+            let is_fenced = holds != Some(&(request.owner, request.worker_fence));
+            fenced.push(is_fenced);
+            if !is_fenced {
+                let mut lanes = self.inner.lanes.fitting(&request.capabilities);
+                let new = self.save.new_lanes.values();
+                let new = new.filter(|lane| lane.requires.satisfied_by(&request.capabilities));
+                lanes.extend(new.map(|lane| lane.id.clone()));
+                let (worker, loaded) = (request.worker.clone(), request.loaded.clone());
+                wants.push(Want { worker, lanes, loaded, ahead: request.ahead });
+            }
+        }
+        let given = self.assign(&candidates, &wants);
+        let unserved = given.iter().any(Option::is_none);
+        let mut given = given.into_iter();
+        let tasks = fenced
+            .iter()
+            .map(|fenced| {
+                let index = if *fenced { None } else { given.next().flatten() };
+                index.and_then(|index| candidates.get(index)).map(|candidate| candidate.id)
+            })
+            .collect();
+        Chosen { tasks, fenced, unserved }
+    }
+
+    /// Busy workers do not get what was given back for an idle one a moment ago.
+    fn assign(&self, candidates: &[Candidate], wants: &[Want]) -> Vec<Option<usize>> {
+        let reserved = self.inner.beats.reserved();
+        if reserved.is_empty() {
+            return assign(candidates, wants, self.now);
+        }
+        let idle: Vec<Want> = wants.iter().filter(|want| !want.ahead).cloned().collect();
+        let busy: Vec<Want> = wants.iter().filter(|want| want.ahead).cloned().collect();
+        let first = assign(candidates, &idle, self.now);
+        let left = (0..candidates.len())
+            .filter(|index| !first.contains(&Some(*index)) && !reserved.contains(&candidates[*index].id));
+        let left: Vec<usize> = left.collect();
+        let rest: Vec<Candidate> = left.iter().map(|index| candidates[*index].clone()).collect();
+        let second = assign(&rest, &busy, self.now);
+        let mut first = first.into_iter();
+        let mut second = second.into_iter().map(|index| index.map(|index| left[index]));
+        let next = |want: &Want| if want.ahead { second.next() } else { first.next() };
+        wants.iter().map(next).map(Option::flatten).collect()
+    }
+
+    fn candidate(&self, task: &Task) -> Candidate {
+        let avoids = task.avoid_until.is_some_and(|until| until > self.now);
+        Candidate {
+            id: task.id,
+            lane: task.lane.clone(),
+            rank: task.rank,
+            priority: task.priority,
+            affinity: task.affinity,
+            avoid: task.avoid_worker.clone().filter(|_| avoids),
+            since: task.run_at,
+        }
+    }
+
+    /// Makes leases of what was chosen.
+    pub(super) fn serve(
+        &mut self,
+        claims: &[Parked],
+        chosen: Chosen,
+        loaded: &mut Loaded,
+    ) -> Result<Vec<Served>, Fault> {
+        let policy = &self.inner.sessions.options().policy;
+        let mut waiting: HashMap<TaskId, Task> =
+            loaded.candidates.iter().map(|task| (task.id, task.clone())).collect();
+        let mut served = Vec::with_capacity(claims.len());
+        for ((parked, task), fenced) in claims.iter().zip(chosen.tasks).zip(chosen.fenced) {
+            let request = &parked.request;
+            let Some(id) = task else {
+                served.push(if fenced { Served::Fenced } else { self.ask_back(parked, loaded) });
+                continue;
+            };
+            let by = Claimer {
+                owner: request.owner,
+                worker: request.worker.clone(),
+                gateway: request.gateway.clone(),
+                ahead: request.ahead,
+            };
+            let fresh = self.save.new_tasks.get(&id).map(|(task, input)| (task.clone(), Some(input.clone())));
+            let found = fresh.or_else(|| waiting.remove(&id).map(|task| (task, None)));
+            let (mut task, input) =
+                found.ok_or_else(|| Error::Corrupt(format!("task {id} was chosen and is not there")))?;
+            let (lease, attempt, event) = transition::claim(&mut task, self.now, policy, &by, Uuid::new_v4())
+                .map_err(|error| Error::Corrupt(format!("task {id} was ready, but {error}")))?;
+            self.save.claimed(Status::Pending, &task, &lease, attempt, event);
+            let input = input.unwrap_or_else(|| {
+                self.save.inputs.push(id);
+                empty_input()
+            });
+            served.push(Served::Claim(Box::new(Claim { task, input, lease, adopted: false })));
+        }
+        Ok(served)
+    }
+
+    /// A worker is idle and there is nothing for it: what waits in another worker's queue could start sooner here.
+    fn ask_back(&mut self, parked: &Parked, loaded: &Loaded) -> Served {
+        let request = &parked.request;
+        let still = parked
+            .marked
+            .filter(|marked| loaded.ahead.iter().any(|ahead| ahead.candidate.id == *marked && ahead.wanted));
+        if request.ahead || !parked.stays() || still.is_some() {
+            return Served::Nothing { marked: still };
+        }
+        let lanes = self.inner.lanes.fitting(&request.capabilities);
+        let marked = loaded.ahead.iter().find(|ahead| {
+            let avoided = ahead.candidate.avoid.as_ref() == Some(&request.worker);
+            !ahead.wanted
+                && ahead.worker != request.worker.as_str()
+                && !avoided
+                && lanes.contains(&ahead.candidate.lane)
+                && !self.save.wanted.contains(&ahead.candidate.id)
+        });
+        let marked = marked.map(|ahead| ahead.candidate.id);
+        self.save.wanted.extend(marked);
+        Served::Nothing { marked }
+    }
+}
+
+/// Stands in until the input has been read with the commit.
+fn empty_input() -> remuda_core::TaskInput {
+    let workflow = serde_json::value::RawValue::NULL.to_owned();
+    remuda_core::TaskInput { workflow, placements: Vec::new(), requires: Requirements::default() }
+}
+
+/// What an earlier submission with the same id or key made.
+fn before(new: &NewTask, loaded: &Loaded) -> Option<Result<Task>> {
+    let known = || loaded.candidates.iter().find(|task| task.id == new.id);
+    if let Some(task) = loaded.existing.get(&new.id).or_else(|| loaded.tasks.get(&new.id)).or_else(known) {
+        return Some(Ok(task.clone()));
+    }
+    let idempotency = new.idempotency.as_ref()?;
+    let (request, task): &(Sha256, Task) =
+        loaded.idems.get(&(new.tenant.as_str().to_owned(), idempotency.key.clone()))?;
+    if *request == idempotency.request {
+        Some(Ok(task.clone()))
+    } else {
+        Some(Err(Error::Conflict { task: task.id }))
+    }
+}
+
+/// The task, if this lease is or was the last on it.
+fn held(lease: LeaseRef, tasks: &mut HashMap<TaskId, Task>) -> Result<&mut Task> {
+    tasks.get_mut(&lease.task).filter(|task| task.fence == lease.fence).ok_or(Error::Fenced)
+}

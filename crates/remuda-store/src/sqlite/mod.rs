@@ -30,6 +30,8 @@ mod rows;
 mod state;
 mod store;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod workers;
 mod writer;
 

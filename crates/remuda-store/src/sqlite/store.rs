@@ -134,7 +134,7 @@ impl SqliteStore {
     }
 
     /// Has something done by the writer.
-    async fn write<T, F>(&self, work: F) -> Result<T>
+    pub(super) async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Batch<'_>) -> Outcome<T> + Send + 'static,

@@ -72,5 +72,5 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         retry_of: Some(old.id),
         idempotency: idempotency(headers, request)?,
     };
-    take_in(state, new, preferred_wait(headers)).await?.answer(state, Vec::new())
+    take_in(state, new, preferred_wait(headers), None).await?.answer(state, Vec::new())
 }

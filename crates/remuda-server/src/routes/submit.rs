@@ -5,9 +5,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use remuda_core::{Idempotency, NewTask, Sha256, Task, TaskId, TaskInput, Timestamp};
+use remuda_core::{Idempotency, NewTask, PendingReason, Sha256, Status, Task, TaskId, TaskInput, Timestamp};
 use remuda_runner::preflight::Question;
 use remuda_store::Submitted;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::access::SubmitCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
@@ -90,9 +91,7 @@ pub(crate) async fn submit(
         retry_of: None,
         idempotency,
     };
-    let submitted = take_in(&state, new, preferred_wait(&headers)).await;
-    drop(permit);
-    submitted?.answer(&state, cleared.warnings)
+    take_in(&state, new, preferred_wait(&headers), Some(permit)).await?.answer(&state, cleared.warnings)
 }
 
 /// A task that was taken in, or had been before.
@@ -125,11 +124,12 @@ impl TakenIn {
     }
 }
 
-/// Hands a task to the store, and waits for its end if that is wanted.
+/// Hands a task to the store, and waits for its end if that is wanted. The permit is for the body in memory, and ends with it.
 pub(crate) async fn take_in(
     state: &AppState,
     new: NewTask,
     wait: Option<std::time::Duration>,
+    permit: Option<OwnedSemaphorePermit>,
 ) -> ApiResult<TakenIn> {
     let (id, tenant) = (new.id, new.tenant.clone());
     let waiting = match wait {
@@ -148,6 +148,7 @@ pub(crate) async fn take_in(
         // With the id the caller can find out later whether it was taken in.
         if unknown { error.task(id) } else { error }
     })?;
+    drop(permit);
     let before = matches!(submitted, Submitted::Before(_));
     let (Submitted::New(mut task) | Submitted::Before(mut task)) = submitted;
     if !before {
@@ -157,7 +158,23 @@ pub(crate) async fn take_in(
         let follow = if task.id == id { follow } else { state.changes.follow(task.id) };
         task = waiting::for_end(state, task, follow, wait).await?;
     }
+    if !before && wait.is_none() {
+        as_taken_in(&mut task);
+    }
     Ok(TakenIn { task, before, waited: wait })
+}
+
+/// With an idle worker waiting, a task runs from the commit that took it in. Its submitter is told what holds in every
+/// case: that it was taken in.
+fn as_taken_in(task: &mut Task) {
+    if task.status == Status::Running && task.attempt == 1 {
+        task.status = Status::Pending;
+        task.reason = Some(PendingReason::Queued);
+        task.worker = None;
+        task.started_at = None;
+        task.attempt = 0;
+        task.version = 1;
+    }
 }
 
 /// The client's own name for the request.

@@ -1,9 +1,11 @@
 //! `GET /api/v1/workers`, `/api/v1/workers/metrics` and `/api/v1/workers/{id}`.
 
+use std::cmp::Reverse;
+
 use axum::Json;
 use axum::extract::State;
 use jiff::Timestamp;
-use remuda_core::{TaskId, Worker, WorkerStatus};
+use remuda_core::{Health, Phase, TaskId, Worker, WorkerStatus};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -33,7 +35,7 @@ pub(crate) async fn list(
     ReadCaller(caller): ReadCaller,
 ) -> ApiResult<Json<WorkerList>> {
     let mut workers = Vec::new();
-    for worker in state.store.workers().await? {
+    for worker in workers_now(&state).await? {
         workers.push(view(&state, &caller, worker).await?);
     }
     Ok(Json(WorkerList { workers }))
@@ -53,7 +55,7 @@ pub(crate) async fn get(
     ReadCaller(caller): ReadCaller,
     ApiPath(id): ApiPath<String>,
 ) -> ApiResult<Json<WorkerView>> {
-    let workers = state.store.workers().await?;
+    let workers = workers_now(&state).await?;
     let worker = workers.into_iter().find(|worker| worker.spec.id.as_str() == id);
     let worker = worker.ok_or_else(|| ApiError::not_found("worker", &id))?;
     Ok(Json(view(&state, &caller, worker).await?))
@@ -69,7 +71,7 @@ pub(crate) async fn metrics(
     ReadCaller(_caller): ReadCaller,
 ) -> ApiResult<Json<WorkerMetrics>> {
     let now = Timestamp::now();
-    let workers = state.store.workers().await?;
+    let workers = workers_now(&state).await?;
     let mut metrics = WorkerMetrics {
         total_workers: i64::try_from(workers.len()).unwrap_or(i64::MAX),
         ..WorkerMetrics::default()
@@ -84,6 +86,22 @@ pub(crate) async fn metrics(
         }
     }
     Ok(Json(metrics))
+}
+
+/// All workers as they are at this moment. Reports come every few seconds; leases come and go with the tasks, so they say
+/// better who is busy with what.
+pub(crate) async fn workers_now(state: &AppState) -> ApiResult<Vec<Worker>> {
+    let mut workers = state.store.workers().await?;
+    for worker in workers.iter_mut().filter(|worker| worker.report.health.is_usable()) {
+        let leases = state.store.leases(&worker.spec.id).await?;
+        let current = leases.iter().filter(|lease| lease.phase != Phase::Collecting).min_by_key(|lease| {
+            // What was sent ahead waits behind the one at work.
+            (lease.phase == Phase::Ahead, Reverse(lease.phase))
+        });
+        worker.report.current_task = current.map(|lease| lease.task);
+        worker.report.health = if current.is_some() { Health::Busy } else { Health::Healthy };
+    }
+    Ok(workers)
 }
 
 async fn view(state: &AppState, caller: &Caller, worker: Worker) -> ApiResult<WorkerView> {

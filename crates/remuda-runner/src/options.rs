@@ -41,6 +41,8 @@ pub struct Timing {
     pub claim: Duration,
     /// How long any other request to the source may take.
     pub source: Duration,
+    /// A file on its way to the source that does not move for so long is sent again.
+    pub transfer: Duration,
     /// The pause before a request to the source is repeated, and between tries to get hold of a worker.
     pub retry: Duration,
     /// The pause between two questions whether ComfyUI answers.
@@ -67,6 +69,7 @@ impl Default for Timing {
             stale: Duration::from_secs(20),
             claim: Duration::from_secs(20),
             source: Duration::from_secs(30),
+            transfer: Duration::from_secs(120),
             retry: Duration::from_secs(3),
             probe: Duration::from_secs(5),
             sweep: Duration::from_secs(10),

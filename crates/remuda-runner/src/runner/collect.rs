@@ -9,17 +9,18 @@ use futures_util::{StreamExt, stream};
 use remuda_core::transition::Ending;
 use remuda_core::{FailureClass, OutputFile, Phase, TaskResult};
 use serde_json::Value;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step};
 use super::event::Stage;
 use super::inspect::chain;
 use super::worker::Ready;
-use crate::source::{ByteStream, Delivered, NewFile, SourceError};
+use crate::source::{self, ByteStream, Delivered, NewFile, SourceError};
 
-/// The first pause after a delivery that failed; it doubles up to thirty seconds.
+/// The first pause after a delivery that failed; it doubles up to ten seconds.
 const PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Attempt {
     /// Delivers every file that the prompt left, while ComfyUI already works on the next.
@@ -97,8 +98,11 @@ impl Attempt {
         // The source sees only a stream that broke; whose fault it was is remembered here.
         let broke: Arc<Mutex<Option<String>>> = Arc::default();
         let note = Arc::clone(&broke);
+        let moved = Arc::new(Notify::new());
+        let moves = Arc::clone(&moved);
         let stream: ByteStream = stream::try_unfold(download, move |mut download| {
             let note = Arc::clone(&note);
+            moves.notify_one();
             async move {
                 match download.chunk().await {
                     Ok(chunk) => Ok(chunk.map(|chunk| (chunk, download))),
@@ -113,7 +117,8 @@ impl Attempt {
         .boxed();
         let new = NewFile { n, filename: file.filename.clone(), size };
         let delivered =
-            self.worker.shared.source.deliver(self.lease(), self.claim.lease.attempt, new, stream).await;
+            self.worker.shared.source.deliver(self.lease(), self.claim.lease.attempt, new, stream);
+        let delivered = unless_stuck(delivered, &moved, self.timing().transfer).await;
         let broke = broke.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (delivered, broke) {
             (Ok(delivered), _) if size.is_some_and(|size| size != delivered.size) => Err(Trouble::Worker(
@@ -136,6 +141,19 @@ impl Attempt {
         if let Err(error) = shared.ask(shared.source.discard(self.lease(), self.claim.lease.attempt)).await {
             tracing::debug!(task = %self.claim.task.id, %error, "files of a discarded result stay for now");
         }
+    }
+}
+
+/// A transfer that may take long, but must not stand still.
+async fn unless_stuck<T>(
+    transfer: impl Future<Output = source::Result<T>>,
+    moved: &Notify,
+    limit: Duration,
+) -> source::Result<T> {
+    let stuck = async { while tokio::time::timeout(limit, moved.notified()).await.is_ok() {} };
+    tokio::select! {
+        done = transfer => done,
+        () = stuck => Err(SourceError::Unavailable(format!("the transfer stood still for {limit:?}"))),
     }
 }
 

@@ -30,8 +30,8 @@ pub(crate) enum Fate {
     Completed,
     Failed {
         class: FailureClass,
-        /// Whether ComfyUI had begun.
-        began: bool,
+        /// Whether it had the worker to itself: one that only waited behind another says nothing about the worker.
+        alone: bool,
     },
     /// Cancelled, given back, lost to somebody else, or left for adoption.
     Gone,
@@ -57,7 +57,7 @@ pub(crate) enum Word {
 /// Everything that can wake a runner.
 pub(crate) enum Event {
     /// The worker's lease was asked for.
-    Acquired(Moment, Result<Acquired>),
+    Acquired(Moment, Result<Box<Acquired>>),
     /// The attempts on the worker were asked for.
     Adopted(Moment, Result<Vec<Claim>>),
     /// ComfyUI was looked over.

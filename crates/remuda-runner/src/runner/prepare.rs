@@ -86,7 +86,7 @@ impl Attempt {
 
     /// Places one file; the name by which the graph must call it.
     async fn place(&self, ready: &Ready, placement: &Placement) -> Step<String> {
-        let client = ready.session.client();
+        let (client, shared) = (ready.session.client(), &self.worker.shared);
         let filename = edits::placed_name(&placement.sha256, &placement.filename);
         let file = FileRef { filename, subfolder: FOLDER.to_owned(), file_type: FileType::Input };
         let name = file.in_workflow();
@@ -100,7 +100,7 @@ impl Attempt {
                     self.worker.remember_placed(&name);
                     return Ok(name);
                 }
-                Ok(false) => match self.worker.shared.source.input(self.lease(), placement).await {
+                Ok(false) => match shared.ask(shared.source.input(self.lease(), placement)).await {
                     Ok(bytes) => {
                         let upload = Upload::from_stream(&file.filename, None, bytes).subfolder(FOLDER);
                         match client.upload(upload).await {

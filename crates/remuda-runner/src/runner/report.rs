@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass};
+use remuda_core::{Failure, FailureClass, Phase};
 use remuda_store::EndReply;
 
 use super::attempt::{Attempt, Close};
@@ -11,9 +11,9 @@ use super::event::{Fate, Stage};
 use crate::herd::jitter;
 use crate::source::{Result, SourceError};
 
-/// The first pause after a report that was not heard; it doubles up to ten seconds.
+/// The first pause after a report that was not heard; it doubles up to five seconds.
 const PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Attempt {
     /// Reports, and then cleans up behind the prompt.
@@ -34,7 +34,10 @@ impl Attempt {
                 self.stage(Stage::Delivering).await;
                 let fate = match &*ending {
                     Ending::Completed { .. } => Fate::Completed,
-                    Ending::Failed { failure } => Fate::Failed { class: failure.class, began: self.began },
+                    Ending::Failed { failure } => Fate::Failed {
+                        class: failure.class,
+                        alone: self.began || self.claim.lease.phase != Phase::Ahead,
+                    },
                     Ending::Cancelled => Fate::Gone,
                 };
                 (self.end(*ending).await, fate)

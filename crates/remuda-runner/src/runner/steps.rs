@@ -124,14 +124,14 @@ impl Runner {
         self.doing.push(Box::pin(async move {
             let asked = Moment::now();
             let answer = worker.shared.ask(worker.shared.source.acquire_worker(worker.spec.clone())).await;
-            Event::Acquired(asked, answer)
+            Event::Acquired(asked, answer.map(Box::new))
         }));
     }
 
-    fn acquired(&mut self, asked: Moment, answer: Result<Acquired>, again: Instant) {
+    fn acquired(&mut self, asked: Moment, answer: Result<Box<Acquired>>, again: Instant) {
         self.due.acquiring = false;
         self.due.acquire_at = again;
-        match answer {
+        match answer.map(|answer| *answer) {
             Ok(Acquired::Yes(row)) => {
                 let id = self.worker.spec.id.clone();
                 tracing::info!(worker = %id, fence = %row.fence, "driving a worker");
@@ -192,7 +192,7 @@ impl Runner {
             }
             Err(SourceError::Fenced) => self.lose_hold(Instant::now()),
             Err(error) => {
-                tracing::warn!(worker = %self.worker.spec.id, %error, "what runs there cannot be asked for now");
+                tracing::debug!(worker = %self.worker.spec.id, %error, "what runs there cannot be asked for now");
                 self.due.adopt_at = again;
             }
         }
@@ -438,9 +438,8 @@ impl Runner {
         self.slots.remove(&lease);
         match fate {
             Fate::Completed => self.condition.completed(),
-            Fate::Failed { class, began } if class.is_loss() => {
-                // What only waited there says nothing about the worker, unless it is the one that does not run.
-                if *began || self.condition.is_zombie() {
+            Fate::Failed { class, alone } if class.is_loss() => {
+                if *alone || self.condition.is_zombie() {
                     self.condition.lost_one(now);
                 }
                 self.loaded = None;

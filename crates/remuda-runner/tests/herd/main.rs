@@ -2,5 +2,9 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
 
+mod adoption;
+mod away;
+mod comfyui_fails;
 mod rig;
+mod stops;
 mod straight;

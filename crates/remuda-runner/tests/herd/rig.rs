@@ -33,6 +33,9 @@ impl Rig {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
+        // RUST_LOG=remuda_runner=debug shows what happens.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let dir = tempfile::tempdir().expect("a folder");
         let owner = OwnerId(uuid::Uuid::new_v4());
         let mut options = Options::new(owner);
@@ -120,6 +123,7 @@ pub(crate) fn options(owner: OwnerId) -> HerdOptions {
         stale: Duration::from_secs(4),
         claim: Duration::from_secs(2),
         source: Duration::from_secs(5),
+        transfer: Duration::from_secs(2),
         retry: Duration::from_millis(200),
         probe: Duration::from_millis(300),
         sweep: Duration::from_millis(500),
@@ -189,4 +193,23 @@ pub(crate) fn long(seconds: f64) -> Value {
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "long"}},
     })
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
+    wait::until(what, BOUND, async || look().await.then_some(())).await.expect("in time");
+}
+
+/// Stands for a prompt that nobody may disturb.
+pub(crate) async fn submit_directly(
+    sim: &Simulator,
+    graph: &Value,
+    extra: Option<Value>,
+) -> comfyui::PromptId {
+    let workflow = comfyui::Workflow::parse(graph.to_string()).expect("a graph");
+    let mut request = comfyui::PromptRequest::new(workflow);
+    if let Some(extra) = extra {
+        request = request.extra("remuda", extra);
+    }
+    Client::new(&sim.url()).expect("an address").submit(&request).await.expect("accepted").prompt_id
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use remuda_core::Sha256;
+use comfyui_sim::{SimConfig, Simulator};
+use remuda_core::{FailureClass, Placement, Sha256, Status};
+use remuda_runner::frames::FrameKind;
+use serde_json::json;
 
 use super::rig::*;
 
@@ -37,4 +40,183 @@ async fn a_task_is_rendered_once_and_its_picture_delivered() {
     let history = comfyui::Client::new(&sim.url()).unwrap().history_page(None, None).await.unwrap();
     assert!(history.is_empty());
     sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn inputs_are_placed_and_the_graph_names_them() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let png = std::fs::read(sim.base_dir().join("input/example.png")).ok();
+    let png = match png {
+        Some(png) => png,
+        None => a_png(&sim).await,
+    };
+    let (key, stored) = rig.files.put_content_addressed(bytes_stream(&png), None).await.unwrap();
+    let graph = json!({
+        "1": {"class_type": "LoadImage", "inputs": {"image": "my cat.png"}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "cat"}},
+    });
+    let herd = rig.herd(&[&sim]);
+    for _ in 0..2 {
+        let placement = Placement {
+            node_id: "1".into(),
+            input: "image".into(),
+            sha256: Sha256(stored.sha256.0),
+            key: key.to_string(),
+            filename: "my cat.png".into(),
+        };
+        let id = rig.submit_with(&graph, |new| new.input.placements.push(placement)).await;
+        assert_eq!(rig.completed(id).await.result.unwrap().files.len(), 1);
+    }
+    let placed: Vec<_> = std::fs::read_dir(sim.base_dir().join("input/remuda"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| !name.starts_with("identity"))
+        .collect();
+    assert_eq!(
+        placed,
+        [format!("{}-my_cat.png", &stored.sha256.to_string()[..16])],
+        "placed once, used twice"
+    );
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+fn bytes_stream(
+    bytes: &[u8],
+) -> impl futures_util::Stream<Item = Result<bytes::Bytes, std::io::Error>> + Send + use<> {
+    futures_util::stream::iter([Ok(bytes::Bytes::copy_from_slice(bytes))])
+}
+
+/// A picture, as the simulator paints it.
+async fn a_png(sim: &comfyui_sim::Simulator) -> Vec<u8> {
+    let session = comfyui::Session::open(comfyui::Client::new(&sim.url()).unwrap(), brisk()).await.unwrap();
+    let workflow = comfyui::Workflow::parse(picture().to_string()).unwrap();
+    let success =
+        session.submit(comfyui::PromptRequest::new(workflow)).await.unwrap().finish().await.unwrap();
+    let file = comfyui::FileRef::from(success.outputs.files().next().unwrap());
+    session.client().view(&file).await.unwrap().bytes(1 << 20).await.unwrap()
+}
+
+#[tokio::test]
+async fn outputs_of_every_kind_are_delivered_with_their_hashes() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    let graph = json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 4, "color": 77}},
+        "2": {"class_type": "SaveAnimatedWEBP", "inputs": {"images": ["1", 0], "filename_prefix": "a", "fps": 6.0, "lossless": true, "quality": 80, "method": "default"}},
+        "3": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+        "4": {"class_type": "EmptyAudio", "inputs": {"duration": 0.5, "sample_rate": 44100, "channels": 2}},
+        "5": {"class_type": "SaveAudio", "inputs": {"audio": ["4", 0], "filename_prefix": "a"}},
+    });
+    let id = rig.submit(&graph).await;
+    let result = rig.completed(id).await.result.unwrap();
+    let mut kinds: Vec<_> =
+        result.files.iter().map(|file| (file.mime.as_str(), file.file_type.as_str())).collect();
+    kinds.sort();
+    kinds.dedup();
+    assert_eq!(kinds, [("audio/flac", "output"), ("image/png", "temp"), ("image/webp", "output")]);
+    for (n, file) in result.files.iter().enumerate() {
+        let bytes =
+            rig.files.get(&file.key.parse().unwrap(), None).await.unwrap().bytes(1 << 24).await.unwrap();
+        assert_eq!((file.n as usize, file.sha256, file.size), (n, Sha256::of(&bytes), bytes.len() as i64));
+    }
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn progress_and_previews_are_seen_while_it_renders() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    let mut new = remuda_core::NewTask::new(serde_json::value::to_raw_value(&long(1.0)).unwrap());
+    new.workflow_id = Some("watched".into());
+    let (_, mut frames) = rig.hub.subscribe(new.id);
+    let id = new.id;
+    rig.store.submit(new).await.unwrap();
+    let (mut progress, mut previews) = (Vec::new(), 0);
+    // The end of the task is the end of the channel.
+    while let Ok(frame) = tokio::time::timeout(BOUND, frames.recv()).await.unwrap() {
+        match frame.what {
+            FrameKind::Progress { fraction, .. } => progress.push(fraction),
+            FrameKind::Preview { mime, bytes } => {
+                assert!(mime == "image/jpeg" && bytes.starts_with(&[0xff, 0xd8]));
+                previews += 1;
+            }
+        }
+    }
+    assert!(progress.is_sorted() && progress.len() > 3, "{progress:?}");
+    assert!((1..=10).contains(&previews), "{previews} previews in about a second");
+    rig.completed(id).await;
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_next_prompt_waits_in_comfyuis_queue_while_one_renders() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(rig.submit(&long(0.6)).await);
+    }
+    let client = comfyui::Client::new(&sim.url()).unwrap();
+    until("one to render and one to wait", async || {
+        let queue = client.queue().await.unwrap();
+        queue.running.len() == 1 && queue.pending.len() == 1
+    })
+    .await;
+    for id in ids {
+        rig.completed(id).await;
+    }
+    assert_eq!(sim.stats().executions_total, 4);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_comfyui_refuses_fails_once_with_its_words_and_what_kills_is_never_sent() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    let refused = json!({"1": {"class_type": "EmptyImage", "inputs": {"width": -5, "height": 64, "batch_size": 1, "color": 0}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}});
+    let task = rig.submit(&refused).await;
+    let error = rig.end_of(task).await.error.unwrap();
+    assert_eq!(error.class, FailureClass::Validation);
+    assert_eq!(error.details.unwrap()["node_errors"]["1"]["errors"][0]["type"], "value_smaller_than_min");
+    let deadly = json!({"1": {"class_type": "EmptyImage"},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}}});
+    let task = rig.submit(&deadly).await;
+    let error = rig.end_of(task).await.error.unwrap();
+    assert_eq!((error.class, error.node_id.as_deref()), (FailureClass::Validation, Some("1")));
+    assert_eq!(sim.stats().executions_total, 0);
+    rig.submit(&picture()).await;
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_task_finds_the_one_worker_that_has_its_model() {
+    let rig = Rig::new().await;
+    let poor = sim().await;
+    let mut config = SimConfig::default();
+    config.models.get_mut("checkpoints").unwrap().push("rare.safetensors".into());
+    let rich = Simulator::start(config).await.unwrap();
+    let herd = rig.herd(&[&poor]);
+    let graph = json!({
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
+        "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "3": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["1", 2]}},
+        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}},
+    });
+    let id = rig.submit(&graph).await;
+    let waiting =
+        rig.until(id, "to be given back", |task| task.attempt == 1 && task.status == Status::Pending).await;
+    assert_ne!(waiting.lane, remuda_core::LaneId::any());
+    herd.add(worker(&rich));
+    let task = rig.completed(id).await;
+    assert_eq!((task.attempt, task.worker), (2, Some(worker_id(&rich))));
+    assert_eq!((poor.stats().executions_total, task.failures, task.losses), (0, 0, 0));
+    herd.stop(Duration::from_secs(5)).await;
+    poor.shutdown().await;
+    rich.shutdown().await;
 }

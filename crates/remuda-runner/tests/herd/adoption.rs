@@ -1,0 +1,124 @@
+//! A process dies, or is frozen, in the middle of a render.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::{EventKind, OwnerId, Status};
+use remuda_store::ManualClock;
+
+use super::rig::*;
+
+#[tokio::test]
+async fn a_killed_process_finds_its_render_again() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    let id = rig.submit(&long(2.0)).await;
+    rig.rendering(&sim, 1).await;
+    drop(killed);
+    let herd = rig.herd(&[&sim]);
+    let task = rig.completed(id).await;
+    assert_eq!((task.attempt, sim.stats().executions_total), (1, 1));
+    assert_eq!(task.result.unwrap().files.len(), 1);
+    assert_eq!(herd.status().counters.adoptions, 1);
+    let events = rig.store.events(id, 0, 100).await.unwrap();
+    assert!(events.iter().any(|event| event.kind == EventKind::Adopted));
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_render_that_ended_meanwhile_is_collected() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    let ids = [rig.submit(&long(0.5)).await, rig.submit(&long(0.3)).await];
+    rig.rendering(&sim, 1).await;
+    let client = comfyui::Client::new(&sim.url()).unwrap();
+    until("the second to wait there", async || !client.queue().await.unwrap().pending.is_empty()).await;
+    drop(killed);
+    until("ComfyUI to end both", async || client.queue_remaining().await.unwrap() == 0).await;
+    let herd = rig.herd(&[&sim]);
+    for id in ids {
+        let task = rig.completed(id).await;
+        assert_eq!(task.attempt, 1);
+    }
+    assert_eq!(sim.stats().executions_total, 2);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_was_lost_with_a_restarted_comfyui_is_rendered_again() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    let id = rig.submit(&long(20.0)).await;
+    rig.rendering(&sim, 1).await;
+    until("the store to know that it renders", async || {
+        rig.store.lease(id).await.unwrap().is_some_and(|lease| lease.rendering_since.is_some())
+    })
+    .await;
+    drop(killed);
+    sim.restart().await;
+    let herd = rig.herd(&[&sim]);
+    let task = rig.until(id, "to be tried again", |task| task.attempt == 2).await;
+    assert_eq!((task.losses, task.failures), (1, 0));
+    rig.store.cancel(id).await.unwrap();
+    assert_eq!(rig.end_of(id).await.status, Status::Cancelled);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_task_of_a_killed_process_is_stopped_by_its_successor() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    let id = rig.submit(&long(60.0)).await;
+    rig.rendering(&sim, 1).await;
+    drop(killed);
+    rig.store.cancel(id).await.unwrap();
+    let herd = rig.herd(&[&sim]);
+    assert_eq!(rig.end_of(id).await.status, Status::Cancelled);
+    let client = comfyui::Client::new(&sim.url()).unwrap();
+    assert_eq!(client.queue_remaining().await.unwrap(), 0);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stays_away_does_not_keep_its_tasks() {
+    let (rig, gone, there) = (Rig::new().await, sim().await, sim().await);
+    let killed = rig.herd(&[&gone]);
+    let id = rig.submit(&long(1.0)).await;
+    rig.rendering(&gone, 1).await;
+    drop(killed);
+    gone.crash().await;
+    let herd = rig.herd(&[&gone, &there]);
+    let task = rig.completed(id).await;
+    assert_eq!((task.worker, task.losses), (Some(worker_id(&there)), 1));
+    herd.stop(Duration::from_secs(5)).await;
+    gone.shutdown().await;
+    there.shutdown().await;
+}
+
+#[tokio::test]
+async fn of_two_processes_one_drives_and_the_other_takes_over_after_its_lease() {
+    let clock = Arc::new(ManualClock::default());
+    let given: Arc<dyn remuda_store::Clock> = clock.clone();
+    let rig = Rig::with(|options| options.clock = Some(given)).await;
+    let sim = sim().await;
+    // Neither is the process that has the store open: their leases run out.
+    let (first, second) = (OwnerId(uuid::Uuid::new_v4()), OwnerId(uuid::Uuid::new_v4()));
+    let one = rig.herd_of(first, &[&sim]);
+    until("the first to drive it", async || one.status().workers[0].driven).await;
+    let two = rig.herd_of(second, &[&sim]);
+    until("the second to see it taken", async || two.status().workers[0].held_by == Some(first)).await;
+    let id = rig.submit(&long(3.0)).await;
+    rig.rendering(&sim, 1).await;
+    assert!(!two.status().workers[0].driven);
+    drop(one);
+    clock.advance(Duration::from_secs(31));
+    let task = rig.completed(id).await;
+    assert_eq!((task.attempt, sim.stats().executions_total), (1, 1));
+    assert_eq!(two.status().counters.adoptions, 1);
+    two.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}

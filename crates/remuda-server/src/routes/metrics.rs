@@ -9,6 +9,7 @@ use remuda_core::WorkerStatus;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::workers::workers_now;
 use crate::access::{AdminCaller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
@@ -58,7 +59,7 @@ pub(crate) async fn prometheus(
 pub(crate) async fn scrape(state: &AppState) -> ApiResult<Response> {
     let counts = state.store.counts(None).await?;
     let now = Timestamp::now();
-    let workers = state.store.workers().await?;
+    let workers = workers_now(state).await?;
     let count = |wanted: WorkerStatus| {
         let number = workers.iter().filter(|worker| status_of(worker, now).0 == wanted).count();
         i64::try_from(number).unwrap_or(i64::MAX)

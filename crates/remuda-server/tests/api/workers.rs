@@ -12,9 +12,9 @@ async fn workers_are_shown_with_the_fields_and_states_of_the_documentation() {
     let dead = Worker::join(&gateway.ground, "dead", None).await;
     Worker::join(&gateway.ground, "free", None).await;
     let id = gateway.submit().await;
+    busy.claim().await;
     busy.report(WorkerReport {
         health: Health::Busy,
-        current_task: Some(id.parse().unwrap()),
         comfyui_version: Some("0.7.0".to_owned()),
         vram: Some((1, 2)),
         ..WorkerReport::default()
@@ -75,8 +75,7 @@ async fn what_a_worker_renders_is_shown_to_its_tenant_only() {
         .body(body);
     let task = json(sent.send().await.unwrap(), 201).await;
     let worker = gateway.worker().await;
-    let current_task = Some(task["id"].as_str().unwrap().parse().unwrap());
-    worker.report(WorkerReport { health: Health::Busy, current_task, ..WorkerReport::default() }).await;
+    worker.claim().await;
     for (key, sees) in [(&mine, true), (&yours, false), (&admin, true)] {
         for path in ["/api/v1/workers/gpu-1", "/api/v1/workers"] {
             let text = gateway.get(path).bearer_auth(key).send().await.unwrap().text().await.unwrap();

@@ -81,6 +81,8 @@ pub(crate) struct Board {
     stale: Duration,
     /// Something was added that a beat under way does not know.
     pub(crate) changed: Notify,
+    /// Somebody waits for the next beat.
+    pub(crate) urgent: Notify,
     /// When this process last did anything at all.
     pulse: Mutex<Moment>,
     /// Counts beats that came back.
@@ -111,6 +113,7 @@ impl Board {
             state: Mutex::default(),
             stale,
             changed: Notify::new(),
+            urgent: Notify::new(),
             pulse: Mutex::new(Moment::now()),
             beats: watch::Sender::new(0),
         }
@@ -187,7 +190,7 @@ impl Board {
     pub(crate) fn hold_worker(&self, id: WorkerId, fence: Fence, report: WorkerReport, asked: Moment) {
         let held = HeldWorker { fence, report, renewed: asked, reported: None, lost: false };
         self.state().workers.insert(id, held);
-        self.changed.notify_one();
+        self.urgent.notify_one();
     }
 
     pub(crate) fn drop_worker(&self, id: &WorkerId) {
@@ -202,7 +205,7 @@ impl Board {
                 || held.report.health.is_usable() != report.health.is_usable();
             held.report = report;
             if news {
-                self.changed.notify_one();
+                self.urgent.notify_one();
             }
         }
     }
@@ -241,7 +244,7 @@ impl Board {
                     return Ok(());
                 }
             }
-            self.changed.notify_one();
+            self.urgent.notify_one();
             beats.changed().await.map_err(|_| NotOurs)?;
         }
     }

@@ -128,8 +128,6 @@ impl Condition {
     pub(crate) fn completed(&mut self) {
         self.losses.clear();
         self.rests = 0;
-        self.resting_until = None;
-        self.zombie = None;
     }
 
     /// It takes no more work.

@@ -25,6 +25,7 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = shared.board.changed.notified() => {}
+                () = shared.board.urgent.notified() => {}
             }
         }
         // This one renews and is never cut short; the next one waits for news, and may be.
@@ -76,8 +77,14 @@ pub(super) async fn pulse(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 async fn gathered(shared: &Shared) {
-    shared.board.changed.notified().await;
-    tokio::time::sleep(GATHER).await;
+    let gathered = async {
+        shared.board.changed.notified().await;
+        tokio::time::sleep(GATHER).await;
+    };
+    tokio::select! {
+        () = shared.board.urgent.notified() => {}
+        () = gathered => {}
+    }
 }
 
 /// One beat. The renewal counts from the start of the request, whenever the answer comes.

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::{HerdStatus, LeaseState, Shared, WorkerState, beat};
 use crate::board::Board;
 use crate::counters::Counters;
-use crate::runner::Runner;
+use crate::runner::{Purpose, Runner};
 use crate::source::Source;
 use crate::{HerdOptions, WorkerConfig};
 
@@ -62,6 +62,7 @@ impl Herd {
             board: Arc::new(Board::new(options.timing.stale)),
             counters: Arc::new(Counters::default()),
             options,
+            descriptions: Mutex::default(),
             abandon: CancellationToken::new(),
         });
         let inner = Inner {
@@ -82,13 +83,23 @@ impl Herd {
 
     /// Drives one more worker, as soon as it can be had. One that is driven already is left alone: `false`.
     pub fn add(&self, worker: WorkerConfig) -> bool {
+        self.run(worker, Purpose::Drive)
+    }
+
+    /// Ends what this process left under way on a worker that it is not to drive any more, and lets go of it. It gets no
+    /// new tasks. Without it, tasks on a worker that was taken out of the settings would wait for it for ever.
+    pub fn retire(&self, worker: WorkerConfig) -> bool {
+        self.run(worker, Purpose::Retire)
+    }
+
+    fn run(&self, worker: WorkerConfig, purpose: Purpose) -> bool {
         let mut runners = self.runners();
         let id = worker.spec.id.clone();
         if self.inner.stop.is_cancelled() || runners.get(&id).is_some_and(|handle| !handle.is_over()) {
             return false;
         }
         let stop = self.inner.stop.child_token();
-        let (runner, state) = Runner::new(Arc::clone(&self.inner.shared), worker, stop.clone());
+        let (runner, state) = Runner::new(Arc::clone(&self.inner.shared), worker, purpose, stop.clone());
         runners.insert(id, Handle { stop, state });
         self.inner.tasks.spawn(runner.run());
         true

@@ -37,8 +37,11 @@ pub(super) async fn inspect(
         format!("our identity file cannot be kept in its input folder: {}", words(&error))
     })?;
     let answer = client.object_info_bytes().await.map_err(|error| words(&error))?;
-    let described =
-        offer::describe(&answer).map_err(|error| format!("its /object_info cannot be read: {error}"))?;
+    // Half a megabyte of JSON takes its time.
+    let described = tokio::task::spawn_blocking(move || offer::describe(&answer))
+        .await
+        .map_err(|error| error.to_string())?
+        .map_err(|error| format!("its /object_info cannot be read: {error}"))?;
     let saved = known.as_ref().is_some_and(|ready| ready.hash == described.hash);
     if !saved {
         let save = source.save_object_info(described.hash, &described.json);
@@ -49,7 +52,7 @@ pub(super) async fn inspect(
         session: session.clone(),
         installation,
         identity,
-        info: described.info,
+        info: worker.shared.share(described.hash, described.info),
         hash: described.hash,
         offer,
     };

@@ -19,4 +19,4 @@ mod sweep;
 mod worker;
 
 pub(crate) use event::Stage;
-pub(crate) use service::Runner;
+pub(crate) use service::{Purpose, Runner};

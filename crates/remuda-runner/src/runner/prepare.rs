@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comfyui::outputs::FileType;
 use comfyui::{Error, FileRef, PromptId, PromptRequest, Upload, Watch, Workflow};
-use remuda_core::{FailureClass, Phase, Placement};
+use remuda_core::{FailureClass, Phase, Placement, Timestamp};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step, close_for};
@@ -51,9 +51,9 @@ impl Attempt {
         }
         // The description may be older than what is missing.
         let answer = self.unless_called(ready.session.client().object_info_bytes()).await?;
-        let Some(now) = answer.ok().and_then(|answer| offer::describe(&answer).ok()) else {
-            return Err(Close::GiveBack(None));
-        };
+        let Ok(answer) = answer else { return Err(Close::GiveBack(None)) };
+        let described = tokio::task::spawn_blocking(move || offer::describe(&answer)).await;
+        let Ok(Ok(now)) = described else { return Err(Close::GiveBack(None)) };
         if now.hash != ready.hash {
             self.tell(Word::Outdated).await;
         }
@@ -152,6 +152,12 @@ impl Attempt {
             let signals = self.signals();
             if signals.lost || signals.cancel || signals.back {
                 return Err(close_for(signals));
+            }
+            if self.claim.task.deadline.is_some_and(|deadline| deadline <= Timestamp::now()) {
+                return Err(Close::fail(
+                    FailureClass::Timeout,
+                    "its deadline passed before it could be sent",
+                ));
             }
             self.board().set_phase(self.lease(), if ahead { Phase::Ahead } else { Phase::Submitted });
             let error = match ready.session.submit(request.clone()).await {

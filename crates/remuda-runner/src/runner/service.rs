@@ -27,8 +27,18 @@ pub(super) struct Slot {
     pub(super) affinity: Option<i64>,
 }
 
+/// What a runner is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To work.
+    Drive,
+    /// To end what is under way.
+    Retire,
+}
+
 /// Drives one worker.
 pub(crate) struct Runner {
+    pub(super) purpose: Purpose,
     pub(super) worker: Arc<Worker>,
     pub(super) session_options: SessionOptions,
     pub(super) stop: CancellationToken,
@@ -88,6 +98,7 @@ impl Runner {
     pub(crate) fn new(
         shared: Arc<Shared>,
         config: WorkerConfig,
+        purpose: Purpose,
         stop: CancellationToken,
     ) -> (Self, watch::Receiver<WorkerState>) {
         let WorkerConfig { spec, client, session } = config;
@@ -106,6 +117,7 @@ impl Runner {
         let beats = shared.board.beats();
         let worker = Worker { shared, spec, client, ready: ready_receiver, placed: Mutex::default() };
         let runner = Self {
+            purpose,
             worker: Arc::new(worker),
             session_options: session,
             stop,
@@ -157,7 +169,7 @@ impl Runner {
         loop {
             self.advance();
             self.show();
-            if self.abandoned || (self.draining && self.slots.is_empty()) {
+            if self.abandoned || (self.slots.is_empty() && (self.draining || self.is_retired())) {
                 break;
             }
             let event = self.next().await;
@@ -201,6 +213,12 @@ impl Runner {
             Ok(()) = self.beats.changed() => Event::Beaten,
             () = tokio::time::sleep_until(due) => Event::Tick,
         }
+    }
+
+    /// Whether everything that was under way is known, and nothing else is to come.
+    fn is_retired(&self) -> bool {
+        let known = (self.hold.is_some() && self.due.adopted) || self.held_by.is_some();
+        self.purpose == Purpose::Retire && known
     }
 
     fn name_of(&mut self, id: Id) -> LeaseRef {

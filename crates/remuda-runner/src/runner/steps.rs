@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::attempt::Attempt;
 use super::event::{Event, Fate, Inspected, Stage, Word};
 use super::inspect::{chain, inspect};
-use super::service::{Runner, Slot};
+use super::service::{Purpose, Runner, Slot};
 use super::sweep::{Swept, sweep};
 use crate::board::Moment;
 use crate::decide::wish::{Wish, wish};
@@ -83,7 +83,8 @@ impl Runner {
         if sure && self.ready.borrow().is_some() && !self.due.sweeping && now >= self.due.sweep_at {
             self.sweep();
         }
-        let may = sure
+        let may = self.purpose == Purpose::Drive
+            && sure
             && self.due.adopted
             && self.due.swept
             && self.due.inspect_at.is_none()
@@ -188,6 +189,10 @@ impl Runner {
                 for claim in claims {
                     self.shared().counters.adoptions.one();
                     self.begin(claim, asked);
+                }
+                // Those were told what was known before; from now on what was found counts.
+                if let Some(ready) = &*self.ready.borrow() {
+                    self.known_identity = Some(ready.identity.clone());
                 }
             }
             Err(SourceError::Fenced) => self.lose_hold(Instant::now()),

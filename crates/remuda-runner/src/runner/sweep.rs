@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use comfyui::{Client, OldInterrupt, PromptId, QueueItem};
+use comfyui::{Client, OldInterrupt, PromptId, Queue, QueueItem};
 use remuda_core::{Lease, LeaseRef};
 
 use super::inspect::chain;
@@ -44,24 +44,33 @@ pub(super) async fn sweep(
 
     let all = || queue.running.iter().chain(&queue.pending);
     swept.tombstone = all().any(|item| tombstone.as_ref() == Some(&item.prompt_id));
-    if !all().any(|item| is_late(item, &worker, &ready, &leases, &held)) {
+    let late = all().filter(|item| is_late(item, &worker, &ready, &leases, &held));
+    let late: HashSet<PromptId> = late.map(|item| item.prompt_id.clone()).collect();
+    let doubled = doubled(&queue, &worker, &ready);
+    if late.is_empty() && doubled.is_empty() {
         return Ok(swept);
     }
-    // One that ended between the two questions is over, not late: only what is still there is.
+    // Only the holder of the worker may stop what is nobody's.
+    if !board.worker_is_sure(&worker.spec.id) {
+        return Err("the worker may be somebody else's by now".to_owned());
+    }
+    for id in doubled {
+        tracing::warn!(worker = %worker.spec.id, prompt_id = %id, "a prompt is in the queue twice; taking one out");
+        worker.shared.counters.late_prompts_stopped.one();
+        client.delete_pending(&[id]).await.map_err(|error| chain(&error))?;
+    }
+    // One that ended between the two questions is over, not late: only what is still there is. And what came after the
+    // first look may have a lease that is newer than our list.
     let queue = client.queue().await.map_err(|error| chain(&error))?;
     let running = queue.running.iter().map(|item| (item, true));
     for (item, running) in running.chain(queue.pending.iter().map(|item| (item, false))) {
-        if !is_late(item, &worker, &ready, &leases, &held) {
+        if !late.contains(&item.prompt_id) {
             continue;
         }
         let is_tombstone = tombstone.as_ref() == Some(&item.prompt_id);
         // A dead worker never runs what waits; the prompt that waits there shows when it was restarted.
         if is_tombstone && !running {
             continue;
-        }
-        // Only the holder of the worker may stop what is nobody's.
-        if !board.worker_is_sure(&worker.spec.id) {
-            return Err("the worker may be somebody else's by now".to_owned());
         }
         if !counted.contains(&item.prompt_id) {
             tracing::warn!(worker = %worker.spec.id, prompt_id = %item.prompt_id, running, "stopping a prompt that nobody answers for");
@@ -93,6 +102,17 @@ fn is_late(
     // Also while the store lags behind: what this process holds is leased.
     let ours = held.iter().any(|lease| lease.task == marker.task && lease.fence.0 == marker.fence);
     !leases.iter().any(|lease| leased(&lease)) && !ours
+}
+
+/// Prompts of ours that wait while another one with the same id is there: the late submission of an owner that was frozen,
+/// beside the one of its successor. ComfyUI takes out one of the two.
+fn doubled(queue: &Queue, worker: &Worker, ready: &Ready) -> Vec<PromptId> {
+    let ours = |item: &&QueueItem| {
+        Marker::on(item).is_some_and(|marker| marker.is_of(ready.installation, &worker.spec.id))
+    };
+    let mut seen: HashSet<&PromptId> = queue.running.iter().map(|item| &item.prompt_id).collect();
+    let waiting = queue.pending.iter().filter(ours).map(|item| &item.prompt_id);
+    waiting.filter(|id| !seen.insert(id)).cloned().collect()
 }
 
 async fn stop(client: &Client, worker: &Worker, prompt: &PromptId) -> bool {

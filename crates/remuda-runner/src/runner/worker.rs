@@ -17,7 +17,7 @@ pub(crate) struct Ready {
     pub(crate) installation: Uuid,
     /// What its identity file says.
     pub(crate) identity: String,
-    pub(crate) info: ObjectInfo,
+    pub(crate) info: Arc<ObjectInfo>,
     pub(crate) hash: Sha256,
     pub(crate) offer: Arc<Capabilities>,
 }

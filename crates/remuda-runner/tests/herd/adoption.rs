@@ -122,3 +122,62 @@ async fn of_two_processes_one_drives_and_the_other_takes_over_after_its_lease() 
     two.stop(Duration::from_secs(5)).await;
     sim.shutdown().await;
 }
+
+#[tokio::test]
+async fn what_runs_on_a_worker_that_was_taken_out_is_ended_there() {
+    let (rig, old, new) = (Rig::new().await, sim().await, sim().await);
+    let killed = rig.herd(&[&old]);
+    let id = rig.submit(&long(1.5)).await;
+    rig.rendering(&old, 1).await;
+    drop(killed);
+    let herd = rig.herd(&[&new]);
+    assert!(herd.retire(worker(&old)));
+    let next = rig.submit(&picture()).await;
+    assert_eq!(rig.completed(next).await.worker, Some(worker_id(&new)));
+    let task = rig.completed(id).await;
+    assert_eq!((task.worker, task.attempt), (Some(worker_id(&old)), 1));
+    until("it to be let go", async || herd.status().workers.len() == 1).await;
+    assert_eq!((old.stats().executions_total, new.stats().executions_total), (1, 1));
+    herd.stop(Duration::from_secs(5)).await;
+    old.shutdown().await;
+    new.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_submission_that_was_never_made_is_made_once() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    rig.completed(rig.submit(&picture()).await).await;
+    // It is claimed, and ComfyUI does not get it.
+    let hang = sim.faults().add(comfyui_sim::faults::Fault::hang().on("POST /prompt"));
+    let id = rig.submit(&picture()).await;
+    until("it to be sent", async || sim.faults().hits(hang) > 0).await;
+    drop(killed);
+    sim.faults().clear();
+    let herd = rig.herd(&[&sim]);
+    let task = rig.completed(id).await;
+    assert_eq!((task.attempt, task.losses, sim.stats().executions_total), (1, 0, 2));
+    assert_eq!(herd.status().counters.resubmissions, 1);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn another_comfyui_behind_the_same_address_is_not_taken_for_the_old_one() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    rig.completed(rig.submit(&picture()).await).await;
+    let hang = sim.faults().add(comfyui_sim::faults::Fault::hang().on("POST /prompt"));
+    let id = rig.submit(&picture()).await;
+    until("it to be sent", async || sim.faults().hits(hang) > 0).await;
+    drop(killed);
+    sim.faults().clear();
+    sim.restart().await;
+    std::fs::remove_dir_all(sim.base_dir().join("input/remuda")).unwrap();
+    let herd = rig.herd(&[&sim]);
+    let task = rig.completed(id).await;
+    assert_eq!((task.attempt, task.losses), (2, 1));
+    assert_eq!(herd.status().counters.resubmissions, 0);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}

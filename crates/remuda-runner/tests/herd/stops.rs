@@ -172,3 +172,44 @@ async fn a_prompt_that_does_not_stop_makes_its_worker_wait_and_not_its_task() {
     herd.stop(Duration::from_secs(5)).await;
     sim.shutdown().await;
 }
+
+#[tokio::test]
+async fn of_a_prompt_that_is_in_the_queue_twice_one_is_taken_out() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    let id = rig.submit(&long(3.0)).await;
+    rig.rendering(&sim, 1).await;
+    // The submission of a frozen owner arrives late, under the same id.
+    let lease = rig.store.lease(id).await.unwrap().unwrap();
+    let mark = json!({"installation": rig.store.installation().await.unwrap().id, "task": id, "attempt": 1, "fence": 0});
+    let late = comfyui::PromptRequest::new(comfyui::Workflow::parse(long(60.0).to_string()).unwrap())
+        .with_id(lease.prompt_id)
+        .extra("remuda", mark);
+    comfyui::Client::new(&sim.url()).unwrap().submit(&late).await.unwrap();
+    until("it to be taken out", async || queue_of(&sim).await.pending.is_empty()).await;
+    rig.completed(id).await;
+    assert_eq!((sim.stats().executions_total, herd.status().counters.late_prompts_stopped), (1, 1));
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_stored_is_kept_for_a_while_and_the_worker_goes_on() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    rig.completed(rig.submit(&picture()).await).await;
+    let outputs = rig.files.path_on_disk(&"outputs/x".parse().unwrap()).unwrap().parent().unwrap().to_owned();
+    // A file where the folder should be: no output can be written.
+    std::fs::remove_dir_all(&outputs).unwrap();
+    std::fs::write(&outputs, b"in the way").unwrap();
+    let (first, second) = (rig.submit(&picture()).await, rig.submit(&picture()).await);
+    rig.rendering(&sim, 3).await;
+    std::fs::remove_file(&outputs).unwrap();
+    for id in [first, second] {
+        let task = rig.completed(id).await;
+        assert_eq!((task.attempt, task.result.unwrap().files.len()), (1, 1));
+    }
+    assert_eq!(sim.stats().executions_total, 3);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}

@@ -50,5 +50,7 @@ pub(crate) fn api() -> OpenApiRouter<AppState> {
 
 /// Routes between gateways; not part of the API.
 pub(crate) fn internal() -> axum::Router<AppState> {
-    axum::Router::new().route("/internal/v1/frames/{task}", axum::routing::get(internal::frames))
+    axum::Router::new()
+        .route("/internal/v1/frames/{task}", axum::routing::get(internal::frames))
+        .route("/internal/v1/frames", axum::routing::post(worker_side::passed_on))
 }

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use remuda_core::{Claim, TaskId};
 use remuda_runner::frames::{Frame, FrameKind};
-use remuda_runner::source::Source;
+use remuda_runner::source::{GatewaySource, Source};
 use tokio::time::timeout;
 
-use crate::ground::{BOUND, Ground, Sidecar};
+use crate::ground::{BOUND, Ground, Sidecar, url};
 
 fn progress(task: TaskId, attempt: i32, fraction: f64) -> Frame {
     let what = FrameKind::Progress {
@@ -71,4 +71,33 @@ async fn frames_of_a_sidecar_reach_the_readers_of_events() {
     read_until(&mut events, &["\"status\":\"completed\""], &[]).await;
     sidecar.source.close().await;
     sidecar.source.frame(progress(id, 1, 1.0));
+}
+
+#[tokio::test]
+async fn frames_that_come_in_at_another_server_reach_the_readers_of_both() {
+    let ground = Ground::new().await;
+    let (other, stop) = ground.another().await;
+    let id = ground.submit().await;
+    let sidecar = ground.sidecar().await;
+    let claim = sidecar.claim().await;
+    // As behind a load balancer: claimed here, frames there.
+    let there = GatewaySource::new(&url(other), Some(&ground.key), sidecar.owner).unwrap();
+    let path = format!("/api/v1/tasks/{id}/events");
+    let (mut one, mut two) = (ground.get(&path).await, ground.get_from(other, &path).await);
+    let saying = async {
+        loop {
+            there.frame(progress(id, claim.lease.attempt, 0.25));
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let wanted = ["event: progress", "\"fraction\":0.25"];
+    let both = async {
+        tokio::join!(read_until(&mut one, &wanted, &[]), read_until(&mut two, &wanted, &[]));
+    };
+    tokio::select! {
+        () = both => {}
+        () = saying => {}
+    }
+    there.close().await;
+    stop.cancel();
 }

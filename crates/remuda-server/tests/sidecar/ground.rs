@@ -78,14 +78,27 @@ impl Ground {
     pub(crate) async fn start(&mut self) {
         let listener = TcpListener::bind(self.address).await.expect("a port");
         self.address = listener.local_addr().expect("an address");
+        self.server = Some(self.serve(listener, self.hub.clone()));
+    }
+
+    fn serve(&self, listener: TcpListener, hub: FrameHub) -> (CancellationToken, JoinHandle<()>) {
+        let address = listener.local_addr().expect("an address");
         let options = ServerOptions {
             drain: Duration::from_millis(500),
-            advertise: Some(self.url()),
-            ..ServerOptions::new(Arc::clone(&self.store), self.files.clone(), self.hub.clone())
+            advertise: Some(url(address)),
+            ..ServerOptions::new(Arc::clone(&self.store), self.files.clone(), hub)
         };
         let stop = CancellationToken::new();
         let server = Server::new(options);
-        self.server = Some((stop.clone(), tokio::spawn(async move { server.run(listener, stop).await })));
+        (stop.clone(), tokio::spawn(async move { server.run(listener, stop).await }))
+    }
+
+    /// One more server of the installation, until it is told to stop.
+    pub(crate) async fn another(&self) -> (SocketAddr, CancellationToken) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, _) = self.serve(listener, FrameHub::default());
+        (address, stop)
     }
 
     pub(crate) async fn stop(&mut self) {
@@ -96,7 +109,7 @@ impl Ground {
     }
 
     pub(crate) fn url(&self) -> Url {
-        format!("http://{}", self.address).parse().expect("a URL")
+        url(self.address)
     }
 
     pub(crate) fn source(&self, owner: OwnerId) -> GatewaySource {
@@ -136,9 +149,12 @@ impl Ground {
         self.store.task(id).await.expect("the store").expect("the task")
     }
 
-    /// The body of an answer of the API.
     pub(crate) async fn get(&self, path: &str) -> reqwest::Response {
-        let url = self.url().join(path).expect("a path");
+        self.get_from(self.address, path).await
+    }
+
+    pub(crate) async fn get_from(&self, server: SocketAddr, path: &str) -> reqwest::Response {
+        let url = url(server).join(path).expect("a path");
         let request = reqwest::Client::new().get(url).bearer_auth(self.key.reveal());
         request.send().await.expect("an answer")
     }
@@ -200,6 +216,10 @@ impl Sidecar {
         let reply = self.source.end(claim.lease.reference(), completed(0, delivered)).await.expect("heard");
         assert!(!reply.repeated && !reply.discarded, "{reply:?}");
     }
+}
+
+pub(crate) fn url(server: SocketAddr) -> Url {
+    format!("http://{server}").parse().expect("a URL")
 }
 
 pub(crate) fn stream(content: &'static [u8]) -> ByteStream {

@@ -7,4 +7,5 @@ mod fences;
 mod files;
 mod frames;
 mod ground;
+mod herd;
 mod waiting;

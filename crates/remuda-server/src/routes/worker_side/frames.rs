@@ -1,13 +1,26 @@
 //! Live frames from sidecars.
+//!
+//! Readers look for the frames of a task at the server that its lease names: the one at which it was claimed. Behind a load
+//! balancer the frames may come in at another, which passes them on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
-use http::StatusCode;
+use http::{StatusCode, header};
+use remuda_core::OwnerId;
+use remuda_runner::frames::Frame;
 use remuda_runner::wire;
+use url::Url;
 
-use super::sidecar::Sidecar;
+use super::sidecar::{Sidecar, owner};
+use crate::access::ClusterCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::read_body;
 use crate::state::AppState;
+
+/// A server that does not take frames within this time does not get them.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Live frames of running tasks
 ///
@@ -29,17 +42,80 @@ pub(crate) async fn frames(
     sidecar: Sidecar,
     request: Request,
 ) -> ApiResult<StatusCode> {
+    let mut elsewhere: BTreeMap<String, Vec<Frame>> = BTreeMap::new();
+    for (frame, gateway) in current(&state, sidecar.owner, request).await? {
+        match gateway.filter(|gateway| !is_here(&state, gateway)) {
+            Some(gateway) => elsewhere.entry(gateway).or_default().push(frame),
+            None => state.hub.publish(frame),
+        }
+    }
+    for (gateway, frames) in elsewhere {
+        if let Err(error) = pass_on(&state, sidecar.owner, &gateway, &frames).await {
+            tracing::debug!(gateway, error, "live frames stay here");
+            frames.into_iter().for_each(|frame| state.hub.publish(frame));
+        }
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /internal/v1/frames`: frames that came in at another server of the installation.
+pub(crate) async fn passed_on(
+    State(state): State<AppState>,
+    _caller: ClusterCaller,
+    request: Request,
+) -> ApiResult<StatusCode> {
+    let owner = owner(request.headers())?;
+    for (frame, _) in current(&state, owner, request).await? {
+        state.hub.publish(frame);
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The frames of tasks that the sidecar holds, each with the place where readers look for it.
+async fn current(
+    state: &AppState,
+    owner: OwnerId,
+    request: Request,
+) -> ApiResult<Vec<(Frame, Option<String>)>> {
     let (parts, body) = request.into_parts();
     let limit = wire::frames::LARGEST as u64;
     let body = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
     let frames =
         wire::frames::decode(body).map_err(|error| ApiError::bad_request("bad_frames", error.to_string()))?;
     state.live.sweep(&state.hub);
+    let mut current = Vec::new();
     for frame in frames {
-        let current = state.live.is_current(&*state.store, sidecar.owner, frame.task, frame.attempt);
-        if current.await {
-            state.hub.publish(frame);
+        if let Some(holder) = state.live.holder(&*state.store, frame.task).await
+            && holder.owner == owner
+            && holder.attempt == frame.attempt
+        {
+            current.push((frame, holder.gateway));
         }
     }
-    Ok(StatusCode::NO_CONTENT)
+    Ok(current)
+}
+
+fn is_here(state: &AppState, gateway: &str) -> bool {
+    let here = state.advertise.as_ref().map(Url::as_str);
+    here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
+}
+
+async fn pass_on(state: &AppState, owner: OwnerId, gateway: &str, frames: &[Frame]) -> Result<(), String> {
+    let mut url = Url::parse(gateway).map_err(|error| error.to_string())?;
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.pop_if_empty().extend(["internal", "v1", "frames"]);
+    }
+    let installation = state.installation().await.map_err(|error| error.to_string())?;
+    let (body, _) = wire::frames::encode(frames);
+    let request = state
+        .live
+        .client()?
+        .post(url)
+        .timeout(PATIENCE)
+        .bearer_auth(&installation.cluster_key)
+        .header(wire::OWNER, owner.to_string())
+        .header(header::CONTENT_TYPE, wire::frames::MIME)
+        .body(body);
+    let answer = request.send().await.and_then(reqwest::Response::error_for_status);
+    answer.map(drop).map_err(|error| error.to_string())
 }

@@ -1,7 +1,7 @@
-//! Which tasks run on sidecars that report to this server: their live frames are let through.
+//! Which tasks run on sidecars, and where their live frames belong.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use remuda_core::{AttemptNo, OwnerId, TaskId};
@@ -15,11 +15,23 @@ const FRESH: Duration = Duration::from_secs(3);
 /// After so long without a frame a task is forgotten; its end may have been reported to another server.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
+/// A server that does not take the call within this time is not there.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// Who holds a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) owner: OwnerId,
+    pub(super) attempt: AttemptNo,
+    /// Where readers look for frames.
+    pub(super) gateway: Option<String>,
+}
+
 /// What is known of one task's lease.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Known {
-    /// Who holds it and which attempt is under way; `None` when nobody does.
-    held: Option<(OwnerId, AttemptNo)>,
+    /// `None` when nobody holds it.
+    holder: Option<Holder>,
     read: Instant,
 }
 
@@ -27,6 +39,7 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     known: Mutex<HashMap<TaskId, Known>>,
+    client: OnceLock<Result<reqwest::Client, String>>,
 }
 
 impl Live {
@@ -34,27 +47,32 @@ impl Live {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this attempt is under way and the sidecar's. Best effort, as frames are: wrong for a few seconds after a change.
-    pub(super) async fn is_current(
-        &self,
-        store: &dyn Store,
-        owner: OwnerId,
-        task: TaskId,
-        attempt: AttemptNo,
-    ) -> bool {
-        let known = self.known().get(&task).copied().filter(|known| known.read.elapsed() < FRESH);
-        let held = match known {
-            Some(known) => known.held,
-            None => {
-                let read = Instant::now();
-                // Without a store nothing is let through that was not before.
-                let Ok(lease) = store.lease(task).await else { return false };
-                let held = lease.map(|lease| (lease.owner, lease.attempt));
-                self.known().insert(task, Known { held, read });
-                held
-            }
+    /// For what is passed on to other servers of the installation.
+    pub(super) fn client(&self) -> Result<&reqwest::Client, String> {
+        let make = || {
+            let client = reqwest::Client::builder()
+                .connect_timeout(CONNECT)
+                // The cluster key goes to the address on the lease and nowhere else.
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy();
+            client.build().map_err(|error| error.to_string())
         };
-        held == Some((owner, attempt))
+        self.client.get_or_init(make).as_ref().map_err(Clone::clone)
+    }
+
+    /// Who holds the lease on a task. Best effort, as frames are: wrong for a few seconds after a change.
+    pub(super) async fn holder(&self, store: &dyn Store, task: TaskId) -> Option<Holder> {
+        let known = self.known().get(&task).filter(|known| known.read.elapsed() < FRESH).cloned();
+        if let Some(known) = known {
+            return known.holder;
+        }
+        let read = Instant::now();
+        // Without a store nothing is let through.
+        let lease = store.lease(task).await.ok()?;
+        let holder =
+            lease.map(|lease| Holder { owner: lease.owner, attempt: lease.attempt, gateway: lease.gateway });
+        self.known().insert(task, Known { holder: holder.clone(), read });
+        holder
     }
 
     /// The task does not run any more, or elsewhere: its readers see the end of the channel.
@@ -66,11 +84,8 @@ impl Live {
     /// Forgets what nothing was heard of for long. A reader that still follows such a task looks for it again.
     pub(super) fn sweep(&self, hub: &FrameHub) {
         let mut known = self.known();
-        let old: Vec<TaskId> = known
-            .iter()
-            .filter(|(_, known)| known.read.elapsed() > FORGOTTEN)
-            .map(|(task, _)| *task)
-            .collect();
+        let old = known.iter().filter(|(_, known)| known.read.elapsed() > FORGOTTEN);
+        let old: Vec<TaskId> = old.map(|(task, _)| *task).collect();
         for task in old {
             known.remove(&task);
             hub.close(task);

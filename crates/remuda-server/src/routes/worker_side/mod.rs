@@ -11,6 +11,7 @@ mod live;
 mod queue;
 mod sidecar;
 
+pub(crate) use frames::passed_on;
 pub(crate) use live::Live;
 
 use utoipa_axum::router::OpenApiRouter;

@@ -1,8 +1,8 @@
 //! Who asks, what it said, and whether it still may.
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use http::StatusCode;
 use http::request::Parts;
+use http::{HeaderMap, StatusCode};
 use remuda_core::{Lease, LeaseRef, OwnerId};
 use remuda_runner::wire;
 use remuda_store::Error as StoreError;
@@ -24,15 +24,19 @@ impl<S: Sync> FromRequestParts<S> for Sidecar {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let WorkerCaller(caller) = WorkerCaller::from_request_parts(parts, state).await?;
-        let wrong = |error: String| ApiError::bad_request("bad_owner", error).field(wire::OWNER);
-        let owner = parts.headers.get(wire::OWNER);
-        let owner = owner
-            .ok_or_else(|| wrong(format!("the header {} must name the process that asks", wire::OWNER)))?;
-        let owner: OwnerId =
-            owner.to_str().unwrap_or_default().parse().map_err(|error| wrong(format!("{error}")))?;
+        let owner = owner(&parts.headers)?;
         tracing::trace!(tenant = %caller.tenant, %owner, path = parts.uri.path(), "a sidecar asks");
         Ok(Self { owner })
     }
+}
+
+/// The process that asks, as it says.
+pub(super) fn owner(headers: &HeaderMap) -> ApiResult<OwnerId> {
+    let wrong = |error: String| ApiError::bad_request("bad_owner", error).field(wire::OWNER);
+    let owner = headers.get(wire::OWNER);
+    let owner =
+        owner.ok_or_else(|| wrong(format!("the header {} must name the process that asks", wire::OWNER)))?;
+    owner.to_str().unwrap_or_default().parse().map_err(|error| wrong(format!("{error}")))
 }
 
 /// What a sidecar said, as JSON.

@@ -24,7 +24,7 @@ const COURTESY: u64 = 4 << 20;
 ///
 /// Only files that the task names, and only under the current lease.
 #[utoipa::path(
-    get, path = "/api/v1/worker/tasks/{id}/input", tag = "worker",
+    get, path = "/api/v1/worker/tasks/{id}/input", tag = "worker", operation_id = "worker_input",
     params(
         ("id" = String, Path, description = "The task", format = Uuid),
         ("fence" = i64, Query, description = "Of the lease"),
@@ -65,7 +65,7 @@ pub(crate) async fn input(
 ///
 /// The body is the file. It becomes visible only when the attempt ends well; sent again, it replaces what came before.
 #[utoipa::path(
-    put, path = "/api/v1/worker/tasks/{id}/outputs/{n}", tag = "worker",
+    put, path = "/api/v1/worker/tasks/{id}/outputs/{n}", tag = "worker", operation_id = "worker_output",
     params(
         ("id" = String, Path, description = "The task", format = Uuid),
         ("n" = i32, Path, description = "The number of the file, from 0"),
@@ -134,7 +134,7 @@ pub(crate) async fn output(
 ///
 /// Also after its end, as long as nobody else has the task.
 #[utoipa::path(
-    delete, path = "/api/v1/worker/tasks/{id}/outputs", tag = "worker",
+    delete, path = "/api/v1/worker/tasks/{id}/outputs", tag = "worker", operation_id = "worker_discard",
     params(
         ("id" = String, Path, description = "The task", format = Uuid),
         ("fence" = i64, Query, description = "Of the lease"),

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// `{task, attempt, what, payload}` as JSON, and `payload` bytes of picture. Frames of tasks that are not the caller's are
 /// dropped.
 #[utoipa::path(
-    post, path = "/api/v1/worker/frames", tag = "worker",
+    post, path = "/api/v1/worker/frames", tag = "worker", operation_id = "worker_frames",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = Vec<u8>, content_type = "application/vnd.remuda.frames"),
     responses(

@@ -22,7 +22,7 @@ use crate::state::AppState;
 ///
 /// Part of the marker that a runner puts on every prompt.
 #[utoipa::path(
-    get, path = "/api/v1/worker/installation", tag = "worker",
+    get, path = "/api/v1/worker/installation", tag = "worker", operation_id = "worker_installation",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     responses(
         (status = 200, description = "`{id}`", body = serde_json::Value),
@@ -40,7 +40,7 @@ pub(crate) async fn installation(
 ///
 /// `yours` is false while another process drives the worker.
 #[utoipa::path(
-    post, path = "/api/v1/worker/acquire", tag = "worker",
+    post, path = "/api/v1/worker/acquire", tag = "worker", operation_id = "worker_acquire",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = serde_json::Value, description = "`{spec: {id, endpoint, name, labels}}`"),
     responses(
@@ -62,7 +62,7 @@ pub(crate) async fn acquire(
 
 /// Let go of a worker
 #[utoipa::path(
-    post, path = "/api/v1/worker/release", tag = "worker",
+    post, path = "/api/v1/worker/release", tag = "worker", operation_id = "worker_release",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = serde_json::Value, description = "`{worker, fence}`"),
     responses(
@@ -83,7 +83,7 @@ pub(crate) async fn release(
 ///
 /// Its `object_info`, under the hash of the text.
 #[utoipa::path(
-    put, path = "/api/v1/worker/object-info/{sha256}", tag = "worker",
+    put, path = "/api/v1/worker/object-info/{sha256}", tag = "worker", operation_id = "worker_object_info",
     params(
         ("sha256" = String, Path, description = "Of the body"),
         ("remuda-owner" = String, Header, description = "The process that asks", format = Uuid),
@@ -121,7 +121,7 @@ pub(crate) async fn object_info(
 ///
 /// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back.
 #[utoipa::path(
-    post, path = "/api/v1/worker/claim", tag = "worker",
+    post, path = "/api/v1/worker/claim", tag = "worker", operation_id = "worker_claim",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(
         content = serde_json::Value,
@@ -164,7 +164,7 @@ pub(crate) async fn claim(
 ///
 /// The caller's own leases that are not in `known`, and those of others that ran out.
 #[utoipa::path(
-    post, path = "/api/v1/worker/adopt", tag = "worker",
+    post, path = "/api/v1/worker/adopt", tag = "worker", operation_id = "worker_adopt",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = serde_json::Value, description = "`{worker, worker_fence, known?}`"),
     responses(
@@ -190,7 +190,7 @@ pub(crate) async fn adopt(
 
 /// All leases on a worker
 #[utoipa::path(
-    get, path = "/api/v1/worker/leases", tag = "worker",
+    get, path = "/api/v1/worker/leases", tag = "worker", operation_id = "worker_leases",
     params(
         ("worker" = String, Query, description = "The worker"),
         ("remuda-owner" = String, Header, description = "The process that asks", format = Uuid),
@@ -209,7 +209,7 @@ pub(crate) async fn leases(
 ///
 /// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start sooner what only waits.
 #[utoipa::path(
-    post, path = "/api/v1/worker/beat", tag = "worker",
+    post, path = "/api/v1/worker/beat", tag = "worker", operation_id = "worker_beat",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = serde_json::Value, description = "`{leases?, workers?, wait_ms?}`"),
     responses((status = 200, description = "`{news, lost, lost_workers}`", body = serde_json::Value)),
@@ -237,7 +237,7 @@ pub(crate) async fn beat(
 ///
 /// The same report again gives the same answer. Files of a result must have been delivered under the same lease.
 #[utoipa::path(
-    post, path = "/api/v1/worker/end", tag = "worker",
+    post, path = "/api/v1/worker/end", tag = "worker", operation_id = "worker_end",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = serde_json::Value, description = "`{lease: {task, fence}, ending}`"),
     responses(
@@ -266,7 +266,7 @@ pub(crate) async fn end(
 ///
 /// `learnt` is what it needs and the worker lacks.
 #[utoipa::path(
-    post, path = "/api/v1/worker/give-back", tag = "worker",
+    post, path = "/api/v1/worker/give-back", tag = "worker", operation_id = "worker_give_back",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     request_body(content = serde_json::Value, description = "`{lease: {task, fence}, learnt?}`"),
     responses(

@@ -37,6 +37,7 @@ struct Inner {
 
 /// One runner from outside.
 struct Handle {
+    purpose: Purpose,
     stop: CancellationToken,
     state: watch::Receiver<WorkerState>,
 }
@@ -87,7 +88,7 @@ impl Herd {
     }
 
     /// Ends what this process left under way on a worker that it is not to drive any more, and lets go of it. It gets no
-    /// new tasks. Without it, tasks on a worker that was taken out of the settings would wait for it for ever.
+    /// new tasks, and [`Herd::status`] does not show it. Without it, tasks on a worker that was taken out of the settings would wait for it for ever.
     pub fn retire(&self, worker: WorkerConfig) -> bool {
         self.run(worker, Purpose::Retire)
     }
@@ -100,7 +101,7 @@ impl Herd {
         }
         let stop = self.inner.stop.child_token();
         let (runner, state) = Runner::new(Arc::clone(&self.inner.shared), worker, purpose, stop.clone());
-        runners.insert(id, Handle { stop, state });
+        runners.insert(id, Handle { purpose, stop, state });
         self.inner.tasks.spawn(runner.run());
         true
     }
@@ -116,7 +117,8 @@ impl Herd {
     pub fn status(&self) -> HerdStatus {
         let mut runners = self.runners();
         runners.retain(|_, handle| !handle.is_over());
-        let workers = runners.values().map(|handle| {
+        let driven = runners.values().filter(|handle| handle.purpose == Purpose::Drive);
+        let workers = driven.map(|handle| {
             let mut state = handle.state.borrow().clone();
             let phases = self.inner.shared.board.phases_on(&state.spec.id);
             let shown =

@@ -103,7 +103,7 @@ impl Attempt {
     /// Waits until the worker can be asked. A fresh claim comes only when it can.
     async fn ready(&mut self) -> Step<Arc<Ready>> {
         let mut ready = self.worker.ready.clone();
-        let patience = self.timing().unreachable;
+        let patience = self.worker.patience;
         let wait = async { ready.wait_for(Option::is_some).await.ok().and_then(|ready| ready.clone()) };
         match self.unless_lost(tokio::time::timeout(patience, wait)).await? {
             Ok(Some(ready)) => Ok(ready),

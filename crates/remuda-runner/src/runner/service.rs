@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use comfyui::{PromptId, Session, SessionOptions};
 use futures_util::StreamExt;
@@ -19,6 +20,9 @@ use crate::WorkerConfig;
 use crate::decide::health::Condition;
 use crate::decide::wish::Wish;
 use crate::herd::{Shared, WorkerState};
+
+/// So long a worker that is not driven any more is waited for.
+const RETIRED_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An attempt under way, as its runner sees it.
 #[derive(Debug)]
@@ -115,7 +119,13 @@ impl Runner {
         let now = Instant::now();
         let condition = Condition::new(shared.options.quarantine.clone());
         let beats = shared.board.beats();
-        let worker = Worker { shared, spec, client, ready: ready_receiver, placed: Mutex::default() };
+        let patience = match purpose {
+            Purpose::Drive => shared.options.timing.unreachable,
+            // Mostly it is gone for good.
+            Purpose::Retire => shared.options.timing.unreachable.min(RETIRED_PATIENCE),
+        };
+        let worker =
+            Worker { shared, spec, client, patience, ready: ready_receiver, placed: Mutex::default() };
         let runner = Self {
             purpose,
             worker: Arc::new(worker),

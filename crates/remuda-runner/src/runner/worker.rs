@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use comfyui::{Client, ObjectInfo, Session};
 use remuda_core::{Capabilities, Sha256, WorkerSpec};
@@ -28,6 +29,8 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) spec: WorkerSpec,
     pub(crate) client: Client,
+    /// How long to wait until it can be asked.
+    pub(crate) patience: Duration,
     /// `None` until it was first reached.
     pub(crate) ready: watch::Receiver<Option<Arc<Ready>>>,
     /// Names of files that are surely in its input folder.

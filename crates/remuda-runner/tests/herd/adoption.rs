@@ -136,7 +136,7 @@ async fn what_runs_on_a_worker_that_was_taken_out_is_ended_there() {
     assert_eq!(rig.completed(next).await.worker, Some(worker_id(&new)));
     let task = rig.completed(id).await;
     assert_eq!((task.worker, task.attempt), (Some(worker_id(&old)), 1));
-    until("it to be let go", async || herd.status().workers.len() == 1).await;
+    until("it to be let go", async || herd.add(worker(&old))).await;
     assert_eq!((old.stats().executions_total, new.stats().executions_total), (1, 1));
     herd.stop(Duration::from_secs(5)).await;
     old.shutdown().await;

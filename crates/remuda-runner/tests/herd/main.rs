@@ -4,6 +4,7 @@
 
 mod adoption;
 mod away;
+mod chaos;
 mod comfyui_fails;
 mod rig;
 mod stops;

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_core::Priority;
-use remuda_runner::Herd;
+use remuda_core::{OwnerId, Priority};
 use remuda_runner::frames::FrameHub;
 use remuda_runner::source::QueueSource;
+use remuda_runner::{Herd, WorkerConfig};
 use remuda_server::janitor::{Janitor, JanitorOptions};
 use remuda_server::{Server, ServerOptions, keys_socket};
 use remuda_store::Store;
@@ -43,6 +43,17 @@ pub(crate) struct Instance {
     stop: CancellationToken,
     tasks: TaskTracker,
     drain: Duration,
+}
+
+/// Ends what this process left under way, before its restart, on workers that the settings do not name any more.
+async fn retire_others(store: &dyn Store, herd: &Herd, owner: OwnerId) -> anyhow::Result<()> {
+    for worker in store.workers().await?.into_iter().filter(|worker| worker.owner == owner) {
+        // One that is driven is left alone.
+        if let Ok(client) = comfyui::Client::new(&worker.spec.endpoint) {
+            herd.retire(WorkerConfig::new(worker.spec, client));
+        }
+    }
+    Ok(())
 }
 
 impl Instance {
@@ -109,6 +120,7 @@ impl Instance {
         for worker in worker_configs(settings, &simulators, None)? {
             herd.add(worker);
         }
+        retire_others(&*store, &herd, owner.id).await?;
         let drain = settings.tasks.drain;
         Ok(Self { owner, address, store, files, herd, simulators, stop, tasks, drain })
     }

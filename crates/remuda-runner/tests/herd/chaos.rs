@@ -1,0 +1,72 @@
+//! Everything at once: processes die and come back, sockets and answers get lost, and every graph runs once.
+
+use std::time::Duration;
+
+use comfyui_sim::faults::Fault;
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use remuda_core::OwnerId;
+use remuda_runner::Herd;
+
+use super::rig::*;
+
+/// Two processes share three ComfyUIs; one of them is killed every now and then, at any point.
+#[tokio::test]
+async fn killed_processes_and_lost_answers_lose_and_double_nothing() {
+    let seed = std::env::var("REMUDA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
+    println!("REMUDA_SEED={seed}");
+    let mut dice = StdRng::seed_from_u64(seed);
+    let rig = Rig::new().await;
+    let sims = [sim().await, sim().await, sim().await];
+    for (n, sim) in sims.iter().enumerate() {
+        let n = n as u64;
+        sim.faults().add(Fault::lose_answer().on("POST /prompt").probability(0.15).seed(seed + n));
+        sim.faults().add(Fault::error_after(500).on("POST /prompt").probability(0.1).seed(seed + 10 + n));
+        sim.faults().add(Fault::error(500).on("GET /history/*").probability(0.1).seed(seed + 20 + n));
+        sim.faults().add(Fault::garbage().on("GET /queue").probability(0.1).seed(seed + 30 + n));
+        sim.faults().add(Fault::cut_answer().on("GET /view").probability(0.1).seed(seed + 40 + n));
+    }
+    let all: Vec<_> = sims.iter().collect();
+    let owners = [rig.owner, OwnerId(uuid::Uuid::new_v4())];
+    let mut herds: Vec<Herd> = owners.iter().map(|owner| rig.herd_of(*owner, &all)).collect();
+    let mut ids = Vec::new();
+    for n in 0..40 {
+        let graph = if n % 3 == 0 { long(0.3) } else { picture() };
+        ids.push(rig.submit(&graph).await);
+    }
+    until("all tasks to end", async || {
+        let counts = rig.store.counts(None).await.unwrap();
+        if counts.pending + counts.running == 0 {
+            return true;
+        }
+        rig.store.tidy().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(dice.random_range(50..400))).await;
+        let victim = dice.random_range(0..4_usize);
+        if let Some(herd) = herds.get_mut(victim) {
+            // Killed, and started again by whoever looks after it.
+            *herd = rig.herd_of(owners[victim], &all);
+        }
+        if dice.random_bool(0.3) {
+            sims[dice.random_range(0..3)].faults().add(Fault::drop_websocket().times(1));
+        }
+        false
+    })
+    .await;
+    for id in &ids {
+        let task = rig.completed(*id).await;
+        assert_eq!(task.result.unwrap().files.len(), 1);
+    }
+    let mut runs = std::collections::BTreeMap::new();
+    for sim in &sims {
+        for (graph, count) in sim.stats().by_graph {
+            *runs.entry(graph).or_insert(0) += count;
+        }
+    }
+    assert_eq!((runs.len(), runs.values().copied().max()), (ids.len(), Some(1)), "seed {seed}: {runs:?}");
+    for herd in herds {
+        herd.stop(Duration::from_secs(10)).await;
+    }
+    for sim in sims {
+        sim.shutdown().await;
+    }
+}

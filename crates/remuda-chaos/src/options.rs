@@ -54,8 +54,6 @@ pub struct Options {
     pub rest: Duration,
     /// The lease that servers give; stops and outages are measured by it.
     pub lease: Duration,
-    /// How long an expired lease waits for its next holder.
-    pub adoption: Duration,
     /// How long PostgreSQL is away in the one long outage; none if zero.
     pub outage: Duration,
     /// Between two faults of one lane, at most.
@@ -76,7 +74,6 @@ impl Options {
             trouble: Duration::from_secs(25),
             rest: Duration::from_secs(90),
             lease: Duration::from_secs(3),
-            adoption: Duration::from_secs(3),
             outage: Duration::ZERO,
             gap: Duration::from_millis(600),
             evidence: None,
@@ -91,7 +88,6 @@ impl Options {
             trouble: Duration::from_secs(60 * 60),
             rest: Duration::from_secs(15 * 60),
             lease: Duration::from_secs(5),
-            adoption: Duration::from_secs(5),
             outage: match scenario {
                 Scenario::Postgres => Duration::from_secs(5 * 60),
                 Scenario::Sqlite => Duration::ZERO,

@@ -7,8 +7,14 @@ use crate::options::{Options, Scenario};
 use anyhow::{Context, Result, bail};
 use remuda_testbed::net::{Proxy, free_port, target};
 use remuda_testbed::postgres::{self, Cluster};
+use remuda_testbed::wait;
+use reqwest::Method;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// How long servers may take to find each other's workers and keys.
+const KNOWN: Duration = Duration::from_secs(60);
 
 /// A connection that can be broken.
 #[derive(Debug)]
@@ -88,8 +94,8 @@ impl World {
         for server in &mut fleet {
             server.start().await?;
         }
-        let key = make_key(options, &folder, "worker")?;
-        let mine = make_key(options, &folder, "submit,read,admin")?;
+        let key = make_key(options, &folder, &["worker"])?;
+        let mine = make_key(options, &folder, &["submit", "read", "admin"])?;
         let mut beside = Vec::new();
         for number in 0..sidecars {
             let name = format!("sidecar-{}", number + 1);
@@ -102,13 +108,15 @@ impl World {
         for sidecar in &mut beside {
             sidecar.start().await?;
         }
+        let api = Api::new(urls, Some(mine))?;
+        all_known(&api, servers, sims.len()).await?;
         Ok(World {
             servers: fleet,
             sidecars: beside,
             sims,
             database,
             nets,
-            api: Api::new(urls, Some(mine))?,
+            api,
             files,
             folder,
             temporary: Some(temporary),
@@ -126,6 +134,21 @@ impl World {
             let _ = temporary.keep();
         }
     }
+}
+
+/// Waits until every server takes our key and knows every worker as one that is free.
+async fn all_known(api: &Api, servers: usize, workers: usize) -> Result<()> {
+    for server in 0..servers {
+        wait::until("all workers to be free", KNOWN, async || {
+            let answer =
+                api.ask(server, Method::GET, "/api/v1/workers").await.map_err(|error| error.to_string())?;
+            let text = answer.text();
+            let free = answer.status == 200 && text.matches(r#""status":"idle""#).count() == workers;
+            if free { Ok(()) } else { Err(text) }
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 fn sim(options: &Options, folder: &Path, number: usize) -> Result<Sim> {
@@ -167,17 +190,20 @@ fn sidecar(options: &Options, folder: &Path, name: &str, server: &str, key: &str
 
 /// Times short enough for a run to see what happens after them.
 fn tuned(part: Part, options: &Options) -> Part {
-    part.with("REMUDA_LEASE", &format!("{}ms", options.lease.as_millis()))
-        .with("REMUDA_ADOPTION", &format!("{}ms", options.adoption.as_millis()))
-        .with("REMUDA_DRAIN", "2s")
-        .with("REMUDA_LOG", "debug")
+    part.with("REMUDA_LEASE", &format!("{}s", options.lease.as_secs())).with("REMUDA_DRAIN", "2s").with(
+        "REMUDA_LOG_LEVEL",
+        "info,remuda=debug,remuda_runner=debug,remuda_server=debug,remuda_store=debug",
+    )
 }
 
 /// Makes a key through the first server, while it runs.
-fn make_key(options: &Options, folder: &Path, scopes: &str) -> Result<String> {
+fn make_key(options: &Options, folder: &Path, scopes: &[&str]) -> Result<String> {
     let data = folder.join("server-1");
     let mut command = Command::new(&options.remuda);
-    command.args(["keys", "make", "--scope", scopes, "--json", "--data"]).arg(data);
+    command.args(["keys", "make", "--json", "--data"]).arg(data);
+    for scope in scopes {
+        command.args(["--scope", scope]);
+    }
     let output = command.output().context("cannot make a key")?;
     if !output.status.success() {
         bail!("cannot make a key: {}", String::from_utf8_lossy(&output.stderr));

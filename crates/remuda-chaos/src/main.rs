@@ -27,6 +27,9 @@ struct Args {
     /// Only this scenario: postgres or sqlite; may be given several times
     #[arg(long)]
     scenario: Vec<Scenario>,
+    /// How many sidecars there are
+    #[arg(long, value_name = "N")]
+    sidecars: Option<usize>,
     /// The run that is part of the tests
     #[arg(long)]
     short: bool,
@@ -53,6 +56,7 @@ async fn main() -> ExitCode {
             false => Options::full(&args.remuda, scenario, seed),
         };
         options.tasks = args.tasks.unwrap_or(options.tasks);
+        options.sidecars = args.sidecars.unwrap_or(options.sidecars);
         options.trouble = args.minutes.map_or(options.trouble, |minutes| Duration::from_secs(minutes * 60));
         options.evidence.clone_from(&args.evidence);
         match remuda_chaos::run(&options, |news| eprintln!("{news}")).await {

@@ -44,6 +44,8 @@ pub struct Options {
     pub scenario: Scenario,
     /// Where chance begins.
     pub seed: u64,
+    /// How many sidecars there are, each with a ComfyUI of its own.
+    pub sidecars: usize,
     /// How many tasks are submitted.
     pub tasks: usize,
     /// How many clients submit and wait at once.
@@ -69,13 +71,17 @@ impl Options {
             remuda: remuda.into(),
             scenario,
             seed,
+            sidecars: match scenario {
+                Scenario::Postgres => 2,
+                Scenario::Sqlite => 1,
+            },
             tasks: 150,
             clients: 20,
             trouble: Duration::from_secs(25),
             rest: Duration::from_secs(90),
             lease: Duration::from_secs(3),
             outage: Duration::ZERO,
-            gap: Duration::from_millis(600),
+            gap: Duration::from_millis(1500),
             evidence: None,
         }
     }

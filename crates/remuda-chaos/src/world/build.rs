@@ -44,11 +44,25 @@ impl World {
     /// Starts everything, and returns when it is ready.
     pub(crate) async fn start(options: &Options) -> Result<World> {
         let temporary = tempfile::Builder::new().prefix("remuda-chaos-").tempdir()?;
-        let folder = temporary.path().to_owned();
-        let (servers, own_sims, sidecars) = match options.scenario {
-            Scenario::Postgres => (3, 3, 2),
-            Scenario::Sqlite => (1, 2, 1),
+        match World::build(options, temporary.path().to_owned()).await {
+            Ok(mut world) => {
+                world.temporary = Some(temporary);
+                Ok(world)
+            }
+            // Whoever has to find out why needs the logs.
+            Err(error) => {
+                let folder = temporary.keep();
+                Err(error.context(format!("logs and data are in {}", folder.display())))
+            }
+        }
+    }
+
+    async fn build(options: &Options, folder: PathBuf) -> Result<World> {
+        let (servers, own_sims) = match options.scenario {
+            Scenario::Postgres => (3, 3),
+            Scenario::Sqlite => (1, 2),
         };
+        let sidecars = options.sidecars;
         let mut sims = Vec::new();
         for number in 0..own_sims + sidecars {
             sims.push(sim(options, &folder, number)?);
@@ -119,7 +133,7 @@ impl World {
             api,
             files,
             folder,
-            temporary: Some(temporary),
+            temporary: None,
         })
     }
 
@@ -140,8 +154,10 @@ impl World {
 async fn all_known(api: &Api, servers: usize, workers: usize) -> Result<()> {
     for server in 0..servers {
         wait::until("all workers to be free", KNOWN, async || {
-            let answer =
-                api.ask(server, Method::GET, "/api/v1/workers").await.map_err(|error| error.to_string())?;
+            let answer = api
+                .ask(server, Method::GET, "/api/v1/workers")
+                .await
+                .map_err(|error| format!("{error:#}"))?;
             let text = answer.text();
             let free = answer.status == 200 && text.matches(r#""status":"idle""#).count() == workers;
             if free { Ok(()) } else { Err(text) }

@@ -39,7 +39,9 @@ pub(crate) async fn gather(
     evidence.tasks.sort_by_key(|seen| seen.story.job.number);
     evidence.listed = listed(&api).await?;
     evidence.workers = workers(&api).await?;
-    evidence.beside = world.sidecars.iter().map(|part| part.name.clone()).collect();
+    let servers = world.servers.iter().map(|part| part.name.clone()).cycle();
+    evidence.beside = world.sidecars.iter().map(|part| part.name.clone()).zip(servers).collect();
+    evidence.lease = options.lease;
 
     let deadline = Instant::now() + options.rest;
     evidence.queued = queued(world, deadline).await?;

@@ -14,8 +14,8 @@ pub struct Options {
     pub policy: Policy,
     /// The process that opens it. A SQLite file has one: its leases do not expire while it holds the file.
     pub owner: OwnerId,
-    /// Nothing is adopted from others or counted as lost before the store was up for so long, so that after an
-    /// outage every owner can renew its leases first.
+    /// Nothing is adopted from others before the store was up for so long, so that after an outage every owner can renew
+    /// its leases first; and nothing counts as lost before there was time to adopt it after that.
     pub settle: Duration,
     /// Instead of the machine's (SQLite) or the database's (PostgreSQL).
     pub clock: Option<Arc<dyn Clock>>,

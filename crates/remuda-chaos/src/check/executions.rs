@@ -3,8 +3,11 @@
 use super::{Evidence, Reason, Repeat, Seen, Verdict, Violation};
 use crate::api::{AttemptView, TaskView};
 use crate::plan::Fault;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeSet;
+
+/// What was broken needs this long to find its way back.
+const HEALING: SignedDuration = SignedDuration::from_secs(1);
 
 pub(super) fn check(seen: &Seen, view: &TaskView, evidence: &Evidence, verdict: &mut Verdict) {
     let count = |attempt: &AttemptView| {
@@ -75,20 +78,35 @@ fn lost(attempt: &AttemptView, evidence: &Evidence) -> Option<Reason> {
     losses.any(|loss| met(attempt, loss.from, loss.to)).then_some(Reason::ComfyUiLost)
 }
 
-/// Whether the way between a sidecar and the queue was broken while it was under way. What a server runs, another
-/// server adopts, so it has no such excuse.
+/// Whether the way between a sidecar and the queue was broken for at least a lease on end while it was under way. What a
+/// server runs, another server adopts, so it has no such excuse.
 fn away(attempt: &AttemptView, evidence: &Evidence) -> Option<Reason> {
-    let worker = attempt.worker.as_ref().filter(|worker| evidence.beside.contains(*worker))?;
+    let worker = attempt.worker.as_ref()?;
+    let server = evidence.beside.get(worker)?;
     if attempt.error_class.as_deref() != Some("lost") {
         return None;
     }
-    let mut faults = evidence.faults.iter().filter(|done| match &done.fault {
+    let broken = evidence.faults.iter().filter(|done| match &done.fault {
         Fault::Sidecar(_) => done.on == *worker,
-        Fault::Net(_) => done.on.starts_with(worker.as_str()) || done.on.starts_with("server"),
-        Fault::Server(_) | Fault::Store(_) => true,
+        Fault::Server(_) => done.on == *server,
+        Fault::Net(_) => [worker, server].iter().any(|name| done.on.starts_with(&format!("{name} to "))),
+        Fault::Store(_) => true,
         Fault::Sim(_) => false,
     });
-    faults.any(|done| met(attempt, done.from, done.to)).then_some(Reason::RunnerAway)
+    // Faults are in the order in which they began; one that begins before another has healed prolongs it.
+    let mut stretch: Option<(Timestamp, Timestamp)> = None;
+    for done in broken.filter(|done| met(attempt, done.from, done.to)) {
+        stretch = match stretch {
+            Some((from, to)) if done.from.duration_since(to) <= HEALING => Some((from, to.max(done.to))),
+            _ => Some((done.from, done.to)),
+        };
+        if stretch.is_some_and(|(from, to)| {
+            to.duration_since(from) >= evidence.lease.try_into().unwrap_or_default()
+        }) {
+            return Some(Reason::RunnerAway);
+        }
+    }
+    None
 }
 
 /// Prompts that simulators executed and that belong to no attempt.

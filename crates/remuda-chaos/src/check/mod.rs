@@ -13,6 +13,7 @@ use crate::drive::{Done, Story};
 use crate::world::{Counts, Loss};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 /// An output as it was read through the API.
 #[derive(Debug, Clone)]
@@ -63,8 +64,10 @@ pub(crate) struct Evidence {
     pub(crate) listed: BTreeSet<String>,
     /// The address of each worker's ComfyUI.
     pub(crate) workers: BTreeMap<String, String>,
-    /// Workers of sidecars: nobody else can adopt what runs there.
-    pub(crate) beside: BTreeSet<String>,
+    /// Workers of sidecars, each with the name of the server it works for: nobody else can adopt what runs there.
+    pub(crate) beside: BTreeMap<String, String>,
+    /// How long a lease holds without being renewed.
+    pub(crate) lease: Duration,
     /// What all simulators executed.
     pub(crate) counts: Counts,
     /// When simulators lost their queues.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::api::{AttemptView, FileView, ResultView};
 use crate::drive::Cancel;
-use crate::plan::{Fault, FleetFault, Job, SimFault, Work};
+use crate::plan::{Fault, FleetFault, Job, NetFault, Work};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::time::Duration;
@@ -240,17 +240,38 @@ fn a_lost_comfyui_is_a_reason_only_for_what_it_had() {
 }
 
 #[test]
-fn only_a_sidecar_can_be_away() {
-    let mut evidence = twice("lost");
-    view(&mut evidence).attempts[0].error_class = Some("lost".to_owned());
-    let kill = FleetFault::Kill { down: Duration::ZERO };
-    let done = Done { fault: Fault::Sidecar(kill), on: "w".to_owned(), from: at(110), to: at(140) };
-    evidence.faults.push(done);
-    assert_eq!(check(&evidence).duplicates, 1);
-    evidence.beside.insert("w".to_owned());
-    assert_eq!(check(&evidence).repeats[0].reason, Reason::RunnerAway);
-    evidence.faults[0].fault = Fault::Sim(SimFault::Restart);
-    assert_eq!(check(&evidence).duplicates, 1);
+fn only_a_sidecar_can_be_away_and_only_for_a_lease_on_end() {
+    let with = |beside: &str, faults: &[(&str, i64, i64)]| {
+        let mut evidence = twice("lost");
+        view(&mut evidence).attempts[0].error_class = Some("lost".to_owned());
+        evidence.beside.insert(beside.to_owned(), "server-1".to_owned());
+        evidence.lease = Duration::from_secs(10);
+        evidence.faults = faults
+            .iter()
+            .map(|&(on, from, to)| {
+                let kill = FleetFault::Kill { down: Duration::ZERO };
+                let fault = match on.split_once(' ') {
+                    Some(_) => Fault::Net(NetFault::Cut),
+                    None if on == "w" => Fault::Sidecar(kill),
+                    None => Fault::Server(kill),
+                };
+                Done { fault, on: on.to_owned(), from: at(from), to: at(to) }
+            })
+            .collect();
+        check(&evidence).repeats.first().map(|repeat| repeat.reason)
+    };
+    assert_eq!(with("w", &[("w", 110, 120)]), Some(Reason::RunnerAway));
+    assert_eq!(with("w", &[("w", 110, 119)]), None, "it was back in time");
+    assert_eq!(with("w", &[("w", 110, 115), ("server-1", 116, 121)]), Some(Reason::RunnerAway));
+    assert_eq!(
+        with("w", &[("w", 110, 115), ("server-1", 118, 123)]),
+        None,
+        "it could renew its lease in between"
+    );
+    assert_eq!(with("w", &[("w to its server", 110, 120)]), Some(Reason::RunnerAway));
+    assert_eq!(with("w", &[("server-2", 110, 120)]), None, "not its server");
+    assert_eq!(with("w", &[("w", 160, 180)]), None, "the attempt was over");
+    assert_eq!(with("x", &[("w", 110, 120)]), None, "a server's worker is adopted");
 }
 
 #[test]

@@ -142,8 +142,10 @@ impl Deck {
 
 fn fleet(options: &Options, dice: &mut Dice) -> Vec<Fault> {
     let soon = |dice: &mut Dice| FleetFault::Kill { down: dice.millis(Duration::ZERO, options.lease / 2) };
-    // Others may take its tasks from one lease on.
+    // Others may take its tasks from one lease on, and do so half a lease later at the latest.
     let beyond = |dice: &mut Dice| dice.millis(options.lease * 5 / 4, options.lease * 2);
+    // Nobody else reaches a sidecar's ComfyUI; what it renders is given up after one and a half leases.
+    let within = |dice: &mut Dice| dice.millis(options.lease * 3 / 4, options.lease * 5 / 4);
     let mut cards = vec![
         Fault::Server(soon(dice)),
         Fault::Server(soon(dice)),
@@ -152,7 +154,8 @@ fn fleet(options: &Options, dice: &mut Dice) -> Vec<Fault> {
         Fault::Server(FleetFault::Stop { time: beyond(dice) }),
         Fault::Server(FleetFault::Term),
         Fault::Sidecar(soon(dice)),
-        Fault::Sidecar(FleetFault::Stop { time: beyond(dice) }),
+        Fault::Sidecar(FleetFault::Stop { time: within(dice) }),
+        Fault::Sidecar(FleetFault::Kill { down: options.lease * 2 }),
         Fault::Sidecar(FleetFault::Term),
     ];
     if options.scenario == Scenario::Sqlite {
@@ -217,7 +220,7 @@ fn store(options: &Options, dice: &mut Dice) -> Vec<Fault> {
 }
 
 fn nets(options: &Options, dice: &mut Dice) -> Vec<Fault> {
-    let time = |dice: &mut Dice| dice.millis(Duration::from_millis(500), options.lease * 2);
+    let time = |dice: &mut Dice| dice.millis(Duration::from_millis(500), options.lease * 5 / 4);
     vec![
         Fault::Net(NetFault::Cut),
         Fault::Net(NetFault::Stalled { time: time(dice) }),

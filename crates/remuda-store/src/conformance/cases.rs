@@ -73,7 +73,8 @@ macro_rules! conformance_tests {
                 only_the_holder_of_the_worker_adopts
                 a_lost_task_is_repeated_until_its_budget_is_used_up
                 losses_do_not_use_up_retries
-                nothing_is_taken_before_the_store_has_settled;
+                nothing_is_taken_before_the_store_has_settled
+                after_settling_there_is_time_to_adopt;
             cancelling:
                 a_waiting_task_ends_at_once
                 a_cancellation_before_the_end_wins

@@ -204,3 +204,21 @@ pub async fn nothing_is_taken_before_the_store_has_settled(fixture: impl Fixture
     assert_eq!(world.store.tidy().await.expect("it tidies").lost, [adopted.task]);
     acquired(world.store.acquire_worker(spec("w"), owner()).await);
 }
+
+/// What ran out while nobody could adopt it is not lost the moment somebody can.
+pub async fn after_settling_there_is_time_to_adopt(fixture: impl Fixture) {
+    let mut world = World::new(fixture).await;
+    let (_, claim) = world.running("w").await;
+    let policy = world.options.policy.clone();
+    world.options.settle = 2 * (policy.lease + policy.adoption);
+    world.restart().await;
+    world.clock.advance(world.options.settle + SECOND);
+    assert!(world.store.tidy().await.expect("it tidies").lost.is_empty());
+    let new = world.hand_of("w", owner()).await;
+    let adopted = new.adopt(&[]).await;
+    assert_eq!(adopted.len(), 1);
+    assert_eq!(adopted[0].lease.prompt_id, claim.lease.prompt_id);
+    // Nobody else comes, so that time passes as well.
+    world.clock.advance(policy.lease + policy.adoption + SECOND);
+    assert_eq!(world.store.tidy().await.expect("it tidies").lost, [claim.task.id]);
+}

@@ -118,10 +118,19 @@ impl Sessions {
 
     /// Whether the server was up, and we with it, for so long that every owner could renew what it holds.
     pub(super) async fn is_settled(&self, transaction: &Transaction) -> Result<bool, Fault> {
-        let settle = self.options.settle;
-        if settle.is_zero() {
+        self.is_settled_for(transaction, Duration::ZERO).await
+    }
+
+    /// Whether it has been settled for so long.
+    pub(super) async fn is_settled_for(
+        &self,
+        transaction: &Transaction,
+        span: Duration,
+    ) -> Result<bool, Fault> {
+        if self.options.settle.is_zero() {
             return Ok(true);
         }
+        let settle = self.options.settle + span;
         let up = *self.up.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(up) = up else { return Ok(false) };
         if let Some(since) = up.by_clock {

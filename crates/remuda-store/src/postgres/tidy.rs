@@ -116,7 +116,8 @@ impl Inner {
         let adoption = self.sessions.options().policy.adoption;
         let limit = transaction.now.checked_sub(adoption).unwrap_or(Timestamp::MIN);
         let mut ids = Vec::new();
-        if self.sessions.is_settled(&transaction).await? {
+        // Nothing could be adopted before it was settled, so from then on there is time for that.
+        if self.sessions.is_settled_for(&transaction, adoption).await? {
             let statement = "SELECT task FROM remuda.lease WHERE until < $1 ORDER BY task LIMIT 5000";
             let rows = transaction.query(statement, &[(&limit, Type::TIMESTAMPTZ)]).await?;
             ids = rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;

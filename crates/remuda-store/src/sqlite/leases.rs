@@ -116,10 +116,11 @@ impl Batch<'_> {
 
     /// Nobody renewed these leases and nobody adopted them.
     pub(super) fn lose(&mut self) -> Outcome<Vec<remuda_core::TaskId>> {
-        if !self.settings.settled(self.now) {
+        let adoption = self.settings.policy().adoption;
+        // Nothing could be adopted before it was settled, so from then on there is time for that.
+        if !self.settings.settled_for(self.now, adoption) {
             return Ok(Vec::new());
         }
-        let adoption = self.settings.policy().adoption;
         let late = |held: &&Held| {
             if held.lease.owner == self.settings.owner() {
                 // Of workers that nobody drives any more. On the others the task is still looked for.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use remuda_core::schedule::TenantClock;
 use remuda_core::{
@@ -51,12 +51,21 @@ impl Settings {
 
     /// Whether the other owners had the time to come back.
     pub(super) fn settled(&self, now: Timestamp) -> bool {
+        self.settled_for(now, Duration::ZERO)
+    }
+
+    /// Whether they have had it for so long.
+    pub(super) fn settled_for(&self, now: Timestamp, span: Duration) -> bool {
+        // A clock that was set back tells nothing, but who need not settle has settled.
+        if self.options.settle.is_zero() {
+            return true;
+        }
+        let wanted = self.options.settle + span;
         if self.options.clock.is_none() {
-            return self.opened.elapsed() >= self.options.settle;
+            return self.opened.elapsed() >= wanted;
         }
         let up = now.duration_since(self.opened_at);
-        // A clock that was set back tells nothing, but who need not settle has settled.
-        self.options.settle.is_zero() || (!up.is_negative() && up.unsigned_abs() >= self.options.settle)
+        !up.is_negative() && up.unsigned_abs() >= wanted
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The long way is `cargo xtask chaos`; what it found is in `docs/reliability.md`.
 
-#![allow(clippy::print_stderr, reason = "the seed of a failing run must be seen")]
+#![allow(clippy::print_stderr, clippy::expect_used, reason = "the seed of a failing run must be seen")]
 
 use remuda_chaos::{Options, Scenario};
 
@@ -11,7 +11,8 @@ const SEED: u64 = 7;
 
 async fn survives(scenario: Scenario) {
     let options = Options::short(env!("CARGO_BIN_EXE_remuda"), scenario, SEED);
-    let report = remuda_chaos::run(&options, |news| eprintln!("{news}")).await.unwrap();
+    let report =
+        remuda_chaos::run(&options, |news| eprintln!("{news}")).await.expect("the run comes to its end");
     eprintln!("{report}");
     assert!(report.is_clean(), "{report}");
 }

@@ -80,6 +80,12 @@ impl FrameHub {
         drop(channel.sender.send(frame));
     }
 
+    /// Whether there is progress of a task to be had here.
+    pub fn has(&self, task: TaskId) -> bool {
+        let channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.get(&task).is_some_and(|channel| channel.last.is_some())
+    }
+
     /// Follows a task: the last progress, if there is one, and all frames from now on.
     pub fn subscribe(&self, task: TaskId) -> (Option<Frame>, broadcast::Receiver<Frame>) {
         let mut channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);

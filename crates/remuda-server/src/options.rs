@@ -107,6 +107,8 @@ pub struct Limits {
     pub downloads: usize,
     /// Event streams and waiting requests at once: 4096.
     pub waiting: usize,
+    /// Waiting requests of sidecars at once, claims and beats together: 8192. Readers of events never take their place.
+    pub sidecars: usize,
     /// How long a client may take for the head of a request: 30 s.
     pub head_time: Duration,
     /// How long a client may take for a body, and between two pieces of an upload: 60 s.
@@ -125,6 +127,7 @@ impl Default for Limits {
             deliveries: 256,
             downloads: 512,
             waiting: 4096,
+            sidecars: 8192,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
         }

@@ -110,6 +110,7 @@ pub(crate) struct Permits {
     deliveries: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    sidecars: Arc<Semaphore>,
 }
 
 impl Permits {
@@ -121,6 +122,7 @@ impl Permits {
             deliveries: make(limits.deliveries),
             downloads: make(limits.downloads),
             waiting: make(limits.waiting),
+            sidecars: make(limits.sidecars),
         }
     }
 
@@ -140,6 +142,11 @@ impl Permits {
 
     pub(crate) fn download(&self) -> ApiResult<OwnedSemaphorePermit> {
         self.downloads.clone().try_acquire_owned().map_err(|_| ApiError::busy("downloads"))
+    }
+
+    /// For the claims and beats of sidecars, on which leases depend.
+    pub(crate) fn sidecar(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.sidecars.clone().try_acquire_owned().map_err(|_| ApiError::busy("sidecars"))
     }
 
     pub(crate) fn waiting(&self) -> ApiResult<OwnedSemaphorePermit> {

@@ -195,7 +195,8 @@ impl Streamer {
             here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
         };
         match lease.gateway {
-            Some(gateway) if !same(&gateway) => {
+            // Frames of a task whose gateway is gone stay at the one that got them.
+            Some(gateway) if !same(&gateway) && !self.state.hub.has(self.id) => {
                 Ok(Some(self.state.relays.follow(&self.state, self.id, &gateway)))
             }
             _ => {

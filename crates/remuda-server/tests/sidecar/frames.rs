@@ -75,28 +75,35 @@ async fn frames_of_a_sidecar_reach_the_readers_of_events() {
 
 #[tokio::test]
 async fn frames_that_come_in_at_another_server_reach_the_readers_of_both() {
-    let ground = Ground::new().await;
+    let mut ground = Ground::new().await;
     let (other, stop) = ground.another().await;
     let id = ground.submit().await;
     let sidecar = ground.sidecar().await;
     let claim = sidecar.claim().await;
     // As behind a load balancer: claimed here, frames there.
     let there = GatewaySource::new(&url(other), Some(&ground.key), sidecar.owner).unwrap();
-    let path = format!("/api/v1/tasks/{id}/events");
-    let (mut one, mut two) = (ground.get(&path).await, ground.get_from(other, &path).await);
-    let saying = async {
+    let saying = async |fraction| -> () {
         loop {
-            there.frame(progress(id, claim.lease.attempt, 0.25));
+            there.frame(progress(id, claim.lease.attempt, fraction));
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         }
     };
+    let path = format!("/api/v1/tasks/{id}/events");
+    let (mut one, mut two) = (ground.get(&path).await, ground.get_from(other, &path).await);
     let wanted = ["event: progress", "\"fraction\":0.25"];
     let both = async {
         tokio::join!(read_until(&mut one, &wanted, &[]), read_until(&mut two, &wanted, &[]));
     };
     tokio::select! {
         () = both => {}
-        () = saying => {}
+        () = saying(0.25) => {}
+    }
+    // The server on the lease is gone; who reads at the one that gets the frames does not miss them.
+    drop(one);
+    ground.stop().await;
+    tokio::select! {
+        () = read_until(&mut two, &["\"fraction\":0.5"], &[]) => {}
+        () = saying(0.5) => {}
     }
     there.close().await;
     stop.cancel();

@@ -96,6 +96,7 @@ impl Instance {
         options.defaults.max_retries = i32::try_from(settings.tasks.max_retries).unwrap_or(i32::MAX);
         options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
         options.limits.body = settings.server.body_limit;
+        options.limits.output = settings.tasks.max_output_size;
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);
         options.insecure = settings.server.insecure;

@@ -83,6 +83,10 @@ impl Link {
             // The key goes to the address that was named, and nowhere else.
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("remuda/", env!("CARGO_PKG_VERSION")));
+        if matches!(server.host_str(), Some("localhost" | "127.0.0.1" | "[::1]")) {
+            // No proxy of this machine's environment leads back to it.
+            builder = builder.no_proxy();
+        }
         if server.scheme() == "http" {
             // A container without certificates is no obstacle to plain HTTP.
             builder = builder.tls_certs_only([]);

@@ -138,7 +138,7 @@ pub(crate) async fn claim(
     sidecar: Sidecar,
     Said(said): Said<wire::Claim>,
 ) -> ApiResult<Response> {
-    let _permit = state.permits.waiting()?;
+    let _permit = state.permits.sidecar()?;
     let request = ClaimRequest {
         owner: sidecar.owner,
         worker: said.worker,
@@ -219,7 +219,7 @@ pub(crate) async fn beat(
     sidecar: Sidecar,
     Said(said): Said<wire::Beat>,
 ) -> ApiResult<Json<BeatReply>> {
-    let _permit = state.permits.waiting()?;
+    let _permit = state.permits.sidecar()?;
     let wire::Beat { leases, workers, wait_ms } = said;
     let request = BeatRequest { owner: sidecar.owner, leases, workers, wait: wire::wait(wait_ms) };
     let reply = tokio::select! {

@@ -190,6 +190,11 @@ pub(super) fn keys(db: &Connection) -> Outcome<Vec<KeyRecord>> {
     all(db, sql, (), rows::key)
 }
 
+pub(super) fn submitted(db: &Connection, tenant: &Tenant, key: &str) -> Outcome<Option<(Sha256, TaskId)>> {
+    let sql = "SELECT request, task FROM idem WHERE tenant = ? AND key = ?";
+    one(db, sql, (tenant.as_str(), key), |row| Ok((Sha256(row.get(0)?), TaskId(rows::uuid(row, 1)?))))
+}
+
 pub(super) fn asset(db: &Connection, tenant: &Tenant, sha256: Sha256) -> Outcome<Option<Asset>> {
     let sql = "SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
                WHERE tenant = ? AND sha256 = ? ORDER BY created_at DESC LIMIT 1";

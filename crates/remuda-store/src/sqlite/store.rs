@@ -197,6 +197,11 @@ impl Store for SqliteStore {
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
+    async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
+        let (tenant, key) = (tenant.clone(), key.to_owned());
+        self.read(move |db| reads::submitted(db, &tenant, &key)).await
+    }
+
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
         self.read(move |db| reads::task(db, id)).await
     }

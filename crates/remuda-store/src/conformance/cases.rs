@@ -107,6 +107,8 @@ macro_rules! conformance_tests {
                 old_tasks_are_forgotten_whole
                 a_forgotten_task_leaves_no_key_and_no_leftovers
                 tidying_an_empty_store_does_nothing;
+            storming:
+                a_storm_leaves_the_books_balanced;
         }
     };
 }
@@ -127,6 +129,7 @@ mod tests {
             include_str!("restarting.rs"),
             include_str!("recording.rs"),
             include_str!("housekeeping.rs"),
+            include_str!("storming.rs"),
         ];
         let mut count = 0;
         for line in groups.iter().flat_map(|group| group.lines()) {

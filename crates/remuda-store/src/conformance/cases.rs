@@ -40,7 +40,8 @@ macro_rules! conformance_tests {
                 a_scheduled_task_starts_when_its_moment_comes
                 a_hastened_task_is_queued_at_once
                 a_deadline_ends_only_what_waits
-                a_failed_task_avoids_the_worker_for_a_while;
+                a_failed_task_avoids_the_worker_for_a_while
+                behind_all_that_avoids_a_worker_is_what_does_not;
             claiming:
                 a_claim_is_recorded_before_it_is_given
                 a_claim_without_work_waits_and_comes_back_empty

@@ -160,11 +160,11 @@ impl Batch<'_> {
             }
         }
         let mut served = Vec::new();
-        for ((want, task), &place) in wants.iter().zip(given).zip(&places) {
+        for ((want, task), &place) in wants.iter().zip(&given).zip(&places) {
             let task = match task {
-                Some(task) => Some(task),
+                Some(task) => Some(*task),
                 // Everything it saw avoids it or went to others: look further back.
-                None if want.lanes.intersection(&window.cut).next().is_some() => self.deeper(want)?,
+                None if want.lanes.intersection(&window.cut).next().is_some() => self.deeper(want, &given)?,
                 None => None,
             };
             if let (Some(task), Some(claim)) = (task, waiting.get(place)) {
@@ -174,11 +174,13 @@ impl Batch<'_> {
         Ok(served)
     }
 
-    fn deeper(&self, want: &Want) -> Outcome<Option<TaskId>> {
+    /// What a worker gets for whom there was nothing in the window, without what others get in this round.
+    fn deeper(&self, want: &Want, given: &[Option<TaskId>]) -> Outcome<Option<TaskId>> {
         let mut candidates = Vec::new();
         for lane in &want.lanes {
             candidates.extend(self.window_for(lane, &want.worker)?);
         }
+        candidates.retain(|candidate| !given.contains(&Some(candidate.id)));
         candidates.sort_by(|a, b| a.order().cmp(&b.order()));
         let chosen = schedule::assign(&candidates, std::slice::from_ref(want), self.now);
         Ok(chosen.into_iter().flatten().next().and_then(|index| candidates.get(index)).map(|found| found.id))

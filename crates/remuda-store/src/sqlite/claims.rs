@@ -229,8 +229,9 @@ impl Batch<'_> {
     /// Asks for tasks that wait in a busy worker's own queue, one for every idle worker that got nothing.
     pub(super) fn want_back(&mut self, waiting: &[Waiting], served: &[(usize, Claim)]) -> Outcome<()> {
         let got = |place: usize| served.iter().any(|(served, _)| *served == place);
-        let idle =
-            |(place, claim): &(usize, &Waiting)| !claim.request.ahead && !claim.is_gone() && !got(*place);
+        // Who does not wait would not be there any more when something came back.
+        let stays = |claim: &Waiting| !claim.request.wait.is_zero() && !claim.is_gone();
+        let idle = |(place, claim): &(usize, &Waiting)| !claim.request.ahead && stays(claim) && !got(*place);
         let idle: Vec<&Waiting> = waiting.iter().enumerate().filter(idle).map(|(_, claim)| claim).collect();
         if idle.is_empty() {
             return Ok(());

@@ -545,7 +545,6 @@ impl World {
             held.extend(self.store.leases(&worker_id(worker)).await.expect("it lists"));
         }
         held.sort_by_key(|lease| lease.task);
-        held.iter_mut().for_each(|lease| lease.wanted = false);
         assert_eq!(held, self.shadow.leases().cloned().collect::<Vec<_>>());
         let running = self.shadow.lives.values().filter(|life| life.task.status == Status::Running);
         assert_eq!(running.count(), held.len(), "a lease exactly while it runs");

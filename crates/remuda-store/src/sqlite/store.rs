@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
 use super::beats::Beat;
-use super::claims::{Orphans, Waiting};
+use super::claims::{Orphans, Ticket, Waiting};
 use super::command::{Command, Job, Submit};
 use super::fault::Outcome;
 use super::lock::FileLock;
@@ -249,7 +249,7 @@ impl Store for SqliteStore {
         let (id, wait) = (self.next_id(), request.wait);
         self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
         let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
-        Ok(ticket.and_then(super::claims::Ticket::accept))
+        ticket.map(Ticket::accept).transpose()
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {

@@ -46,7 +46,7 @@ impl Hosts {
         let host = host.or_else(|| uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
         if !self.insecure && !self.is_ours(name_of(host)) {
             let error = format!(
-                "this server is not called {:?}: name it with --allowed-hosts, or make a key",
+                "this server is not called {:?}: name it with --allowed-host, or make a key",
                 name_of(host).chars().take(80).collect::<String>()
             );
             return Err(ApiError::forbidden("foreign_host", error));
@@ -54,7 +54,7 @@ impl Hosts {
         match headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("null")) {
             Some(origin) if !self.is_own_origin(origin, host) => {
                 let error = format!(
-                    "pages of {:?} may not use this server: list the origin with --cors-origins",
+                    "pages of {:?} may not use this server: list the origin with --cors-origin",
                     origin.chars().take(80).collect::<String>()
                 );
                 Err(ApiError::forbidden("foreign_origin", error))

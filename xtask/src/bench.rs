@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: the benchmarks, in release mode.
 //!
-//! They are an example of the `comfyui` crate rather than a `[[bench]]`: they start a simulator, measure
-//! ratios within one run and print a table, which no bench harness does.
+//! They are programs rather than `[[bench]]`es: they start simulators, servers and databases, measure ratios
+//! within one run and print one table, which no bench harness does.
 
 use crate::run::{cargo, shown};
 use anyhow::Result;
@@ -10,13 +10,17 @@ use clap::Args;
 /// How to run the benchmarks.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Passed on to the benchmark program; `--help` after `--` shows what it takes
+    /// Passed on to the benchmark program: `--only NAME`, `--json`, `--quick`; `--help` after `--` shows all
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
 
-/// Builds and runs the benchmark program.
+/// Builds everything that is measured, and runs the benchmark program, which starts the others.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = ["run", "--release", "--locked", "--package", "comfyui", "--example", "bench", "--"];
-    shown(cargo().args(program).args(&options.arguments))
+    let release = ["--release", "--locked", "--quiet"];
+    for program in [["remuda", "--bin", "remuda"], ["comfyui", "--example", "bench"]] {
+        shown(cargo().arg("build").args(release).arg("--package").args(program))?;
+    }
+    let program = ["--package", "remuda-bench", "--"];
+    shown(cargo().arg("run").args(release).args(program).args(&options.arguments))
 }

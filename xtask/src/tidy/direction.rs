@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("remuda-files", &[]),
     ("remuda-testbed", &[]),
     ("remuda-chaos", &["remuda-testbed"]),
+    ("remuda-bench", &["remuda-core", "remuda-store", "remuda-testbed", "comfyui"]),
     ("remuda-runner", &["remuda-core", "remuda-store", "remuda-files", "comfyui", "littlehorse"]),
     ("remuda-fleet", &["remuda-core", "remuda-store", "remuda-runner"]),
     ("remuda-server", &["remuda-core", "remuda-store", "remuda-files", "remuda-runner"]),

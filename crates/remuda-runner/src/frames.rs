@@ -13,6 +13,9 @@ use tokio::sync::broadcast;
 /// How many frames a slow reader may be behind before it misses some.
 const BACKLOG: usize = 64;
 
+/// With more channels than this, those without a reader and without news are dropped when another reader comes.
+const CHANNELS: usize = 256;
+
 /// One live frame of one task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frame {
@@ -89,6 +92,10 @@ impl FrameHub {
     /// Follows a task: the last progress, if there is one, and all frames from now on.
     pub fn subscribe(&self, task: TaskId) -> (Option<Frame>, broadcast::Receiver<Frame>) {
         let mut channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if channels.len() > CHANNELS {
+            // A task that was followed here and never ran here is closed by nobody.
+            channels.retain(|_, channel| channel.last.is_some() || channel.sender.receiver_count() > 0);
+        }
         let channel = channels
             .entry(task)
             .or_insert_with(|| Channel { sender: broadcast::channel(BACKLOG).0, last: None });

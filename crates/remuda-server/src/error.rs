@@ -230,3 +230,53 @@ impl From<IdError> for ApiError {
         Self::bad_request("malformed_id", error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use remuda_core::Status;
+    use remuda_store::Error;
+
+    #[test]
+    fn every_trouble_of_the_store_has_its_status() {
+        let task = TaskId::new();
+        let unavailable =
+            || Error::Unavailable { message: "connection refused to db.internal".to_owned(), source: None };
+        let cases = [
+            (Error::Full, 507, "disk_full", true),
+            (unavailable(), 503, "store_unavailable", true),
+            (Error::Closed, 503, "stopping", true),
+            (Error::Fenced, 409, "fenced", false),
+            (Error::Finished(Status::Failed), 409, "finished", false),
+            (Error::Conflict { task }, 409, "idempotency_conflict", false),
+            (Error::NotFound { what: "task", id: "x".to_owned() }, 404, "not_found", false),
+            (Error::Corrupt("a secret of the inside".to_owned()), 500, "internal", false),
+        ];
+        for (error, status, code, come_back) in cases {
+            let text = error.to_string();
+            let found = ApiError::from(error);
+            assert_eq!((found.status.as_u16(), found.body.code), (status, code), "{text}");
+            assert!(!found.body.error.contains("internal") && !found.body.error.contains("secret"), "{text}");
+            let response = found.into_response();
+            assert_eq!(response.headers().contains_key(header::RETRY_AFTER), come_back, "{text}");
+        }
+    }
+
+    #[test]
+    fn troubles_of_the_file_store_do_not_tell_where_it_is() {
+        let location = "s3://secret-bucket".to_owned();
+        let detail = "/secret/path".to_owned();
+        let cases = [
+            (remuda_files::Error::Full { location: location.clone(), detail: detail.clone() }, 507),
+            (remuda_files::Error::Unavailable { location: location.clone(), detail: detail.clone() }, 503),
+            (remuda_files::Error::Denied { location: location.clone(), detail: detail.clone() }, 500),
+            (remuda_files::Error::Other { location, detail }, 500),
+            (remuda_files::Error::TooLarge { limit: 7 }, 413),
+        ];
+        for (error, status) in cases {
+            let found = ApiError::from(error);
+            assert_eq!(found.status.as_u16(), status);
+            assert!(!found.body.error.contains("secret"), "{:?}", found.body);
+        }
+    }
+}

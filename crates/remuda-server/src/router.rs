@@ -4,7 +4,7 @@ use std::any::Any;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
@@ -27,6 +27,8 @@ pub(crate) fn router(state: AppState) -> Router {
         .fallback(nothing_there)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(state.clone(), gate))
+        // Bodies are bounded where they are read: a form may carry a file of any size that is allowed.
+        .layer(DefaultBodyLimit::disable())
         .layer(CatchPanicLayer::custom(panicked));
     let router = match cors(&state.cors_origins) {
         Some(cors) => router.layer(cors),
@@ -81,6 +83,14 @@ async fn count(State(state): State<AppState>, request: Request, next: Next) -> R
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let response = next.run(request).await;
-    state.metrics.answered(&method, route.as_deref(), response.status().as_u16(), began.elapsed());
+    let (status, took) = (response.status().as_u16(), began.elapsed());
+    state.metrics.answered(&method, route.as_deref(), status, took);
+    tracing::debug!(
+        http.method = %method,
+        http.route = route.as_deref().unwrap_or("unknown"),
+        http.status = status,
+        took_ms = took.as_secs_f64() * 1e3,
+        "answered"
+    );
     response
 }

@@ -34,6 +34,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Takes a task in. When an idle worker waits for it, it is claimed in the same commit.
     async fn submit(&self, new: NewTask) -> Result<Submitted>;
 
+    /// The task that a submission under this idempotency key made, and the hash of its request. What is known before
+    /// needs no other check.
+    async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>>;
+
     /// A task without its input.
     async fn task(&self, id: TaskId) -> Result<Option<Task>>;
 

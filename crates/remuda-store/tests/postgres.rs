@@ -41,8 +41,8 @@ impl Place for Postgres {
 }
 
 prop_state_machine! {
-    #![proptest_config(config(12))]
+    #![proptest_config(config(8))]
 
     #[test]
-    fn whatever_happens_the_queue_keeps_its_promises(sequential 1..60 => Life<Postgres>);
+    fn whatever_happens_the_queue_keeps_its_promises(sequential 20..100 => Life<Postgres>);
 }

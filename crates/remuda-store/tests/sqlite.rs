@@ -44,5 +44,5 @@ prop_state_machine! {
     #![proptest_config(config(24))]
 
     #[test]
-    fn whatever_happens_the_queue_keeps_its_promises(sequential 1..60 => Life<Sqlite>);
+    fn whatever_happens_the_queue_keeps_its_promises(sequential 20..100 => Life<Sqlite>);
 }

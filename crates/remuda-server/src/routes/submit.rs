@@ -1,5 +1,7 @@
 //! `POST /api/v1/tasks`.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -10,7 +12,7 @@ use remuda_runner::preflight::Question;
 use remuda_store::Submitted;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::access::SubmitCaller;
+use crate::access::{Caller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{preferred_wait, read_body, read_json};
 use crate::state::AppState;
@@ -56,6 +58,13 @@ pub(crate) async fn submit(
     let permit = state.permits.submission().await?;
     let bytes = read_body(&headers, body, state.limits.body, state.limits.body_time).await?;
     let idempotency = idempotency(&headers, Sha256::of(&bytes))?;
+    if let Some(known) = &idempotency
+        && let Some(task) = known_before(&state, &caller, known).await?
+    {
+        drop(permit);
+        let wait = preferred_wait(&headers);
+        return answer_before(&state, task, wait).await?.answer(&state, Vec::new());
+    }
     let request: SubmitTask = read_json(&headers, &bytes)?;
     drop(bytes);
     let Wanted {
@@ -98,7 +107,7 @@ pub(crate) async fn submit(
 pub(crate) struct TakenIn {
     task: Task,
     before: bool,
-    waited: Option<std::time::Duration>,
+    waited: Option<Duration>,
 }
 
 impl TakenIn {
@@ -124,11 +133,31 @@ impl TakenIn {
     }
 }
 
+/// The task that the same request made before. It was checked then, and what has changed since does not unmake it.
+async fn known_before(state: &AppState, caller: &Caller, known: &Idempotency) -> ApiResult<Option<Task>> {
+    match state.store.submitted(&caller.tenant, &known.key).await? {
+        Some((request, task)) if request != known.request => {
+            Err(remuda_store::Error::Conflict { task }.into())
+        }
+        Some((_, task)) => Ok(state.store.task(task).await?),
+        None => Ok(None),
+    }
+}
+
+async fn answer_before(state: &AppState, mut task: Task, wait: Option<Duration>) -> ApiResult<TakenIn> {
+    if let Some(wait) = wait {
+        let _permit = state.permits.waiting()?;
+        let follow = state.changes.follow(task.id);
+        task = waiting::for_end(state, task, follow, wait).await?;
+    }
+    Ok(TakenIn { task, before: true, waited: wait })
+}
+
 /// Hands a task to the store, and waits for its end if that is wanted. The permit is for the body in memory, and ends with it.
 pub(crate) async fn take_in(
     state: &AppState,
     new: NewTask,
-    wait: Option<std::time::Duration>,
+    wait: Option<Duration>,
     permit: Option<OwnedSemaphorePermit>,
 ) -> ApiResult<TakenIn> {
     let (id, tenant) = (new.id, new.tenant.clone());

@@ -35,6 +35,9 @@ async fn a_form_may_bring_one_file() {
     let form = Form::new().text("type", "input").part("image", file("dog.webp"));
     let asset = json(gateway.post("/api/v1/assets").multipart(form).send().await.unwrap(), 201).await;
     assert_eq!((&asset["filename"], &asset["mime"]), (&"dog.webp".into(), &"image/webp".into()));
+    let large = Form::new().part("film", Part::bytes(vec![7; 5 << 20]).file_name("film.mp4"));
+    let asset = json(gateway.post("/api/v1/assets").multipart(large).send().await.unwrap(), 201).await;
+    assert_eq!((&asset["size"], &asset["mime"]), (&(5 << 20).into(), &"video/mp4".into()));
     let two = Form::new().part("a", file("a.webp")).part("b", file("b.webp"));
     let error = json(gateway.post("/api/v1/assets").multipart(two).send().await.unwrap(), 400).await;
     assert!(error["error"].as_str().unwrap().contains("more than one"), "{error}");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{GRAPH, Gateway, JsonText as _, json};
+use crate::support::{GRAPH, Gateway, JsonText as _, Worker, json};
 
 /// The body of the first example of the serverless documentation, as its curl sends it.
 const SEED: &str = include_str!("seed_example.json");
@@ -98,6 +98,22 @@ async fn the_same_key_gives_the_same_task_and_another_body_is_a_conflict() {
 }
 
 #[tokio::test]
+async fn a_repeated_submission_is_the_same_task_whatever_became_of_the_workers_since() {
+    let gateway = Gateway::start().await;
+    let deadline = jiff::Timestamp::now() + Duration::from_millis(700);
+    let body = format!("{{\"deadline\": \"{deadline}\", \"payload\": {GRAPH}}}");
+    let send = || gateway.post("/api/v1/tasks").header("Idempotency-Key", "k").json_text(&body).send();
+    let first = json(send().await.unwrap(), 201).await;
+    // A worker that could not run it, and a deadline that has passed: a new submission would be refused.
+    Worker::join(&gateway.ground, "empty", Some("{}")).await;
+    let refused = gateway.post("/api/v1/tasks").json_text(&format!("{{\"payload\": {GRAPH}}}")).send();
+    assert_eq!(refused.await.unwrap().status(), 422);
+    let passed = async || (jiff::Timestamp::now() > deadline).then_some(());
+    remuda_testbed::wait::until("the deadline", Duration::from_secs(5), passed).await.unwrap();
+    assert_eq!(json(send().await.unwrap(), 200).await["id"], first["id"]);
+}
+
+#[tokio::test]
 async fn many_at_once_under_one_key_make_one_task() {
     let gateway = Gateway::start().await;
     let body = format!("{{\"payload\": {GRAPH}}}");
@@ -133,6 +149,21 @@ async fn who_prefers_to_wait_gets_the_end() {
     assert_eq!(task["status"], "completed");
     assert_eq!(task["result"]["files"][0]["filename"], "blue_00001_.png");
     assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[tokio::test]
+async fn who_waits_is_in_nobodys_way() {
+    let gateway = Gateway::start_with(|options| options.limits.submissions = 1).await;
+    let body = format!("{{\"payload\": {GRAPH}}}");
+    let waiting = gateway.post("/api/v1/tasks").header("Prefer", "wait=2").json_text(&body).send();
+    let other = async {
+        let began = Instant::now();
+        gateway.submit().await;
+        began.elapsed()
+    };
+    let (answer, took) = tokio::join!(waiting, other);
+    assert_eq!(answer.unwrap().status(), 201);
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[tokio::test]

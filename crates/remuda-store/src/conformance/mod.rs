@@ -24,6 +24,7 @@ pub mod losing;
 pub mod queueing;
 pub mod recording;
 pub mod restarting;
+pub mod storming;
 pub mod submitting;
 pub mod working;
 

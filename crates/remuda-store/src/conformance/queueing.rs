@@ -4,7 +4,8 @@ use remuda_core::{FailureClass, NewTask, PendingReason, Requirements, Status};
 
 use super::Fixture;
 use super::world::{
-    SECOND, World, completed, failed, joined, label, new_task, of_priority, of_tenant, requiring, tenant,
+    SECOND, World, completed, eventually, failed, joined, label, new_task, of_priority, of_tenant, requiring,
+    tenant,
 };
 use crate::Error;
 
@@ -229,4 +230,29 @@ pub async fn a_failed_task_avoids_the_worker_for_a_while(fixture: impl Fixture) 
         assert_eq!((claim.task.id, claim.lease.attempt), (task.id, 2));
         world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
     }
+}
+
+/// A worker that everything at the head of the queue avoids gets what is further back, and takes it from nobody.
+pub async fn behind_all_that_avoids_a_worker_is_what_does_not(fixture: impl Fixture) {
+    let world = World::with(fixture, |options| options.policy.max_losses = 1).await;
+    let bad = world.hand("bad").await.able(&label("x"));
+    for _ in 0..40 {
+        world.submit(requiring(&label("x"))).await;
+        let claim = bad.get().await;
+        world.store.end(claim.lease.reference(), failed(FailureClass::Crash)).await.expect("it ends");
+    }
+    assert_eq!(bad.claim().await, None);
+    let behind = world.submit(requiring(&label("x"))).await;
+    assert_eq!(bad.get().await.task.id, behind.id);
+    // The same with another worker that waits: its mark on what waits elsewhere shows that it does.
+    let elsewhere = world.submit(new_task()).await;
+    assert_eq!(world.hand("busy").await.get_ahead().await.task.id, elsewhere.id);
+    let good = world.hand("good").await;
+    let (waits_ahead, waits_idle) = (bad.park(true), good.park(false));
+    eventually("the idle claim waits", async || world.lease(elsewhere.id).await.expect("it is held").wanted)
+        .await;
+    let first = world.submit(new_task()).await;
+    assert_eq!(joined("the idle claim", waits_idle).await.expect("it is served").task.id, first.id);
+    let second = world.submit(new_task()).await;
+    assert_eq!(joined("the claim ahead", waits_ahead).await.expect("it is served").task.id, second.id);
 }

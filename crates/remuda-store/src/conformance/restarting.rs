@@ -1,10 +1,10 @@
 //! What is durable, what a restarted process finds again, and what several processes see of each other.
 
-use remuda_core::{FailureClass, NewTask, PendingReason, Phase, Status};
+use remuda_core::{FailureClass, Idempotency, NewTask, PendingReason, Phase, Sha256, Status};
 
 use super::Fixture;
 use super::world::{Hand, SECOND, SOON, World, completed, failed, joined, label, new_task, owner, requiring};
-use crate::{Counts, Error, LeaseBeat, ListQuery};
+use crate::{Counts, Error, LeaseBeat, ListQuery, Submitted};
 
 /// Everything that was answered is there after a restart, as it was.
 pub async fn everything_survives_a_restart(fixture: impl Fixture) {
@@ -141,6 +141,20 @@ pub async fn a_second_process_shares_or_is_refused(fixture: impl Fixture) {
     let counts = world.store.counts(None).await.expect("it counts");
     assert_eq!(counts, Counts { cancelled: 2, ..Counts::default() });
     assert_eq!(second.counts(None).await.expect("it counts"), counts);
+    // The same submission through both is one task.
+    let keyed = || NewTask {
+        idempotency: Some(Idempotency { key: "k".to_owned(), request: Sha256::of(b"r") }),
+        ..new_task()
+    };
+    for _ in 0..5 {
+        let new = new_task();
+        let (one, two) = tokio::join!(world.store.submit(new.clone()), second.submit(new));
+        let made = [one.expect("it is taken in"), two.expect("it is taken in")];
+        assert_eq!(made.iter().filter(|answer| matches!(answer, Submitted::New(_))).count(), 1);
+    }
+    let (one, two) = tokio::join!(world.store.submit(keyed()), second.submit(keyed()));
+    assert_eq!(one.expect("it is taken in").task().id, two.expect("it is taken in").task().id);
+    assert_eq!(world.store.counts(None).await.expect("it counts").pending, 6);
 }
 
 /// Several processes that submit, claim and end at the same time do every task once.

@@ -109,6 +109,11 @@ pub async fn the_same_key_again_is_the_same_task_or_a_conflict(fixture: impl Fix
         Err(Error::Conflict { task }) => assert_eq!(task, first.id),
         other => panic!("another request under the same key: {other:?}"),
     }
+    let known = async |name: &str, key: &str| {
+        world.store.submitted(&tenant(name), key).await.expect("it is looked up")
+    };
+    assert_eq!(known("a", "k-1").await, Some((Sha256::of(b"one"), first.id)));
+    assert_eq!((known("a", "k-2").await, known("b", "k-1").await), (None, None));
     let elsewhere = world.store.submit(keyed("b", b"two")).await.expect("it is taken in");
     assert!(matches!(elsewhere, Submitted::New(_)), "keys of tenants are apart");
     assert_eq!(world.store.counts(None).await.expect("it counts").pending, 2);

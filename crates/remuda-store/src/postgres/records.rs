@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postgres_types::Type;
-use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Scope, Sha256, Tenant, Timestamp};
+use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Scope, Sha256, TaskId, Tenant, Timestamp};
 
 use super::columns::{Columns, each};
 use super::fault::Fault;
@@ -136,6 +136,16 @@ impl Inner {
             self.sessions.query(&statement, &params.params()).await.map(|_| ())
         };
         attempt!(self.sessions, add())
+    }
+
+    pub(super) async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
+        let read = async || {
+            let params = Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::TEXT, key);
+            let statement = "SELECT request, task FROM remuda.idem WHERE tenant = $1 AND key = $2";
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            rows.first().map(|row| Ok((rows::hash(row, 0)?, TaskId(get(row, 1)?)))).transpose()
+        };
+        attempt!(self.sessions, read())
     }
 
     pub(super) async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {

@@ -95,6 +95,11 @@ impl Store for PostgresStore {
         }
     }
 
+    async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.submitted(tenant, key).await
+    }
+
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
         let _turn = self.inner.turn().await?;
         self.inner.task(id).await

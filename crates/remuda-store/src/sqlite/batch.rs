@@ -150,10 +150,9 @@ impl<'a> Batch<'a> {
         self.note_sweep(no, task, false)
     }
 
-    /// A running task that is not running any more: its lease goes, its attempt is closed.
+    /// A task that was taken from the running ones: its lease goes, its attempt is closed.
     pub(super) fn close(&mut self, held: Held, was: &Was, ended: &Ended) -> Outcome<()> {
         let Held { no, task, lease, started_at } = held;
-        self.state.running.remove(&task.id);
         self.db.prepare_cached("DELETE FROM lease WHERE no = ?")?.execute((no,))?;
         self.update_task(no, was, &task)?;
         self.insert_event(no, &ended.event)?;

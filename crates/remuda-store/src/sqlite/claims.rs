@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use remuda_core::schedule::{self, Want};
 use remuda_core::transition::{self, Claimer};
-use remuda_core::{Claim, Fence, LaneId, LeaseRef, OwnerId, Phase, TaskId, TaskInput, WorkerId};
+use remuda_core::{Claim, Fence, LaneId, Lease, LeaseRef, OwnerId, Phase, Task, TaskId, WorkerId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::batch::{Batch, Was};
 use super::command::Command;
 use super::fault::{Outcome, corrupt};
-use super::rows;
+use super::rows::{Numbered, RawInput};
 use super::state::{Held, State};
 use crate::{ClaimRequest, Error, Result};
 
@@ -53,14 +53,29 @@ impl Orphans {
 /// A claim on its way to its caller. If it does not arrive, it goes back.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    claim: Option<Box<Claim>>,
+    claim: Option<Box<RawClaim>>,
     orphans: Arc<Orphans>,
+}
+
+/// A claim with its input as it is stored.
+#[derive(Debug)]
+pub(super) struct RawClaim {
+    task: Task,
+    input: RawInput,
+    lease: Lease,
 }
 
 impl Ticket {
     /// It arrived.
-    pub(super) fn accept(mut self) -> Option<Claim> {
-        self.claim.take().map(|claim| *claim)
+    pub(super) fn accept(mut self) -> Result<Claim> {
+        let RawClaim { task, input, lease } = *self.claim.take().ok_or(Error::Closed)?;
+        match input.parse() {
+            Ok(input) => Ok(Claim { task, input, lease, adopted: false }),
+            Err(fault) => {
+                self.orphans.add(lease.reference());
+                Err(fault.into())
+            }
+        }
     }
 }
 
@@ -108,7 +123,7 @@ impl Waiting {
     }
 
     /// Answers it, once the claim is durable.
-    pub(super) fn answer(self, claim: Result<Option<Claim>>, orphans: &Arc<Orphans>) {
+    pub(super) fn answer(self, claim: Result<Option<RawClaim>>, orphans: &Arc<Orphans>) {
         let ticket = |claim| Ticket { claim: Some(Box::new(claim)), orphans: Arc::clone(orphans) };
         // Nobody there: what is in the ticket goes back when it is dropped.
         let _gone = self.reply.send(claim.map(|claim| claim.map(ticket)));
@@ -127,7 +142,7 @@ impl Batch<'_> {
     }
 
     /// Gives what is ready to those who wait. The answer has the place in `waiting` and the claim.
-    pub(super) fn serve(&mut self, waiting: &mut [Waiting]) -> Outcome<Vec<(usize, Claim)>> {
+    pub(super) fn serve(&mut self, waiting: &mut [Waiting]) -> Outcome<Vec<(usize, RawClaim)>> {
         let mut lanes = BTreeSet::new();
         let mut places = Vec::new();
         for (place, claim) in waiting.iter_mut().enumerate() {
@@ -160,11 +175,11 @@ impl Batch<'_> {
             }
         }
         let mut served = Vec::new();
-        for ((want, task), &place) in wants.iter().zip(given).zip(&places) {
+        for ((want, task), &place) in wants.iter().zip(&given).zip(&places) {
             let task = match task {
-                Some(task) => Some(task),
+                Some(task) => Some(*task),
                 // Everything it saw avoids it or went to others: look further back.
-                None if want.lanes.intersection(&window.cut).next().is_some() => self.deeper(want)?,
+                None if want.lanes.intersection(&window.cut).next().is_some() => self.deeper(want, &given)?,
                 None => None,
             };
             if let (Some(task), Some(claim)) = (task, waiting.get(place)) {
@@ -174,20 +189,22 @@ impl Batch<'_> {
         Ok(served)
     }
 
-    fn deeper(&self, want: &Want) -> Outcome<Option<TaskId>> {
+    /// What a worker gets for whom there was nothing in the window, without what others get in this round.
+    fn deeper(&self, want: &Want, given: &[Option<TaskId>]) -> Outcome<Option<TaskId>> {
         let mut candidates = Vec::new();
         for lane in &want.lanes {
             candidates.extend(self.window_for(lane, &want.worker)?);
         }
+        candidates.retain(|candidate| !given.contains(&Some(candidate.id)));
         candidates.sort_by(|a, b| a.order().cmp(&b.order()));
         let chosen = schedule::assign(&candidates, std::slice::from_ref(want), self.now);
         Ok(chosen.into_iter().flatten().next().and_then(|index| candidates.get(index)).map(|found| found.id))
     }
 
-    fn claim(&mut self, id: TaskId, request: &ClaimRequest) -> Outcome<Claim> {
+    fn claim(&mut self, id: TaskId, request: &ClaimRequest) -> Outcome<RawClaim> {
         let found =
             self.load_row(id)?.ok_or_else(|| corrupt("the queue", format!("there is no task {id}")))?;
-        let rows::Numbered { no, mut task } = found;
+        let Numbered { no, mut task } = found;
         let input = self.input(no)?;
         let was = Was::from(&task);
         let by = Claimer {
@@ -210,25 +227,26 @@ impl Batch<'_> {
         }
         let held = Held { no, task: task.clone(), lease: lease.clone(), started_at: attempt.started_at };
         self.state.running.insert(id, held);
-        Ok(Claim { task, input, lease, adopted: false })
+        Ok(RawClaim { task, input, lease })
     }
 
     /// What a task runs, as it came.
-    pub(super) fn input(&self, no: i64) -> Outcome<TaskInput> {
+    pub(super) fn input(&self, no: i64) -> Outcome<RawInput> {
         let mut statement =
             self.db.prepare_cached("SELECT placements, workflow, lane FROM input WHERE no = ?")?;
         let mut found = statement.query((no,))?;
         let row = found.next()?.ok_or_else(|| corrupt("a task", "it has no input"))?;
         let lane = self.state.lanes.get(&LaneId::from_stored(row.get(2)?));
         let lane = lane.ok_or_else(|| corrupt("a task", "it has no lane"))?;
-        rows::input(row, (*lane.requires).clone())
+        RawInput::read(row, Arc::clone(&lane.requires))
     }
 
     /// Asks for tasks that wait in a busy worker's own queue, one for every idle worker that got nothing.
-    pub(super) fn want_back(&mut self, waiting: &[Waiting], served: &[(usize, Claim)]) -> Outcome<()> {
+    pub(super) fn want_back(&mut self, waiting: &[Waiting], served: &[(usize, RawClaim)]) -> Outcome<()> {
         let got = |place: usize| served.iter().any(|(served, _)| *served == place);
-        let idle =
-            |(place, claim): &(usize, &Waiting)| !claim.request.ahead && !claim.is_gone() && !got(*place);
+        // Who does not wait would not be there any more when something came back.
+        let stays = |claim: &Waiting| !claim.request.wait.is_zero() && !claim.is_gone();
+        let idle = |(place, claim): &(usize, &Waiting)| !claim.request.ahead && stays(claim) && !got(*place);
         let idle: Vec<&Waiting> = waiting.iter().enumerate().filter(idle).map(|(_, claim)| claim).collect();
         if idle.is_empty() {
             return Ok(());

@@ -1,17 +1,19 @@
 //! The end of attempts, and who takes them over.
 
+use std::collections::hash_map::Entry;
+
 use remuda_core::transition::{self, Ending};
 use remuda_core::{Claim, LeaseRef, Requirements, Status};
 
 use super::batch::{Batch, Was};
-use super::fault::{Outcome, corrupt};
+use super::fault::Outcome;
 use super::state::Held;
 use crate::{AdoptRequest, EndReply, Error};
 
 impl Batch<'_> {
     /// An attempt ended, as its holder says.
     pub(super) fn end(&mut self, lease: LeaseRef, ending: Ending) -> Outcome<EndReply> {
-        let mut held = match self.held(lease)? {
+        let mut held = match self.take(lease)? {
             Ok(held) => held,
             Err(mut repeated) => {
                 let result = matches!(ending, Ending::Completed { .. });
@@ -32,7 +34,7 @@ impl Batch<'_> {
 
     /// A task goes back before ComfyUI began.
     pub(super) fn give_back(&mut self, lease: LeaseRef, learnt: Option<&Requirements>) -> Outcome<EndReply> {
-        let mut held = match self.held(lease)? {
+        let mut held = match self.take(lease)? {
             Ok(held) => held,
             Err(repeated) => return Ok(repeated),
         };
@@ -50,14 +52,12 @@ impl Batch<'_> {
         Ok(EndReply { status, discarded: ended.discarded, repeated: false })
     }
 
-    /// The task behind a lease that its caller still has, or the answer to a report that came before.
-    fn held(&self, lease: LeaseRef) -> Outcome<Result<Held, EndReply>> {
-        if let Some(held) = self.state.running.get(&lease.task) {
-            return if held.lease.fence == lease.fence {
-                Ok(Ok(held.clone()))
-            } else {
-                Err(Error::Fenced.into())
-            };
+    /// The task behind a lease that its caller still has, to be closed; or the answer to a report that came before.
+    fn take(&mut self, lease: LeaseRef) -> Outcome<Result<Held, EndReply>> {
+        match self.state.running.entry(lease.task) {
+            Entry::Occupied(held) if held.get().lease.fence == lease.fence => return Ok(Ok(held.remove())),
+            Entry::Occupied(_) => return Err(Error::Fenced.into()),
+            Entry::Vacant(_) => {}
         }
         match self.load_row(lease.task)? {
             Some(found) if found.task.fence == lease.fence => {
@@ -85,7 +85,7 @@ impl Batch<'_> {
         taken.sort_by_key(|held| (held.started_at, held.task.id));
         let mut claims = Vec::with_capacity(taken.len());
         for mut held in taken {
-            let input = self.input(held.no)?;
+            let input = self.input(held.no)?.parse()?;
             let before = held.lease.reference();
             let foreign = held.lease.owner != request.owner;
             let was = Was::from(&held.task);
@@ -128,13 +128,12 @@ impl Batch<'_> {
             }
             held.lease.until.checked_add(adoption).is_ok_and(|last| last < self.now)
         };
-        let late: Vec<Held> = self.state.running.values().filter(late).cloned().collect();
+        let late: Vec<LeaseRef> =
+            self.state.running.values().filter(late).map(|held| held.lease.reference()).collect();
         let mut lost = Vec::with_capacity(late.len());
-        for mut held in late {
+        for lease in late {
+            let Ok(mut held) = self.take(lease)? else { continue };
             let was = Was::from(&held.task);
-            if was.status != Status::Running {
-                return Err(corrupt("a lease", format!("task {} is not running", held.task.id)));
-            }
             let ended = transition::lose(&mut held.task, self.now, self.settings.policy());
             lost.push(held.task.id);
             self.effects.lost.push(held.lease.reference());

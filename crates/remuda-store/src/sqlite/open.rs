@@ -86,7 +86,8 @@ fn prepare(connection: &Connection, path: &Path) -> Result<Installation> {
 
 fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
     if new {
-        // Both only take effect before the first table.
+        // All take effect only before the first table.
+        connection.pragma_update(None, "page_size", 8192)?;
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     }

@@ -1,5 +1,6 @@
 //! Queries about one thing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
@@ -9,7 +10,7 @@ use remuda_core::{
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::fault::{Outcome, corrupt};
-use super::rows::{self, Numbered, lease_columns, micros, task_columns};
+use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
 use crate::{Asset, Counts, Position};
 
 /// Beyond so many the position in the queue is estimated.
@@ -61,17 +62,9 @@ pub(super) fn input(db: &Connection, id: TaskId) -> Outcome<Option<TaskInput>> {
     let Some(no) = number(db, id)? else {
         return Ok(None);
     };
-    let lane = |row: &Row<'_>| rows::requires(row, 0);
-    let requires = one(
-        db,
-        "SELECT lane.requires FROM input JOIN lane ON lane.id = input.lane WHERE input.no = ?",
-        (no,),
-        lane,
-    )?
-    .ok_or_else(|| corrupt("a task", "it has no lane"))?;
-    one(db, "SELECT placements, workflow FROM input WHERE no = ?", (no,), |row| {
-        rows::input(row, requires.clone())
-    })
+    let sql = "SELECT input.placements, input.workflow, lane.requires FROM input \
+               JOIN lane ON lane.id = input.lane WHERE input.no = ?";
+    one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 2)?))?.parse())
 }
 
 pub(super) fn attempts(db: &Connection, id: TaskId) -> Outcome<Vec<Attempt>> {
@@ -188,6 +181,11 @@ pub(super) fn keys(db: &Connection) -> Outcome<Vec<KeyRecord>> {
     let sql =
         "SELECT id, name, tenant, scopes, hash, created_at, revoked_at FROM key ORDER BY created_at, id";
     all(db, sql, (), rows::key)
+}
+
+pub(super) fn submitted(db: &Connection, tenant: &Tenant, key: &str) -> Outcome<Option<(Sha256, TaskId)>> {
+    let sql = "SELECT request, task FROM idem WHERE tenant = ? AND key = ?";
+    one(db, sql, (tenant.as_str(), key), |row| Ok((Sha256(row.get(0)?), TaskId(rows::uuid(row, 1)?))))
 }
 
 pub(super) fn asset(db: &Connection, tenant: &Tenant, sha256: Sha256) -> Outcome<Option<Asset>> {

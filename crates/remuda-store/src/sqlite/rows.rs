@@ -1,6 +1,7 @@
 //! Rows as values and back.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use remuda_core::{
     Attempt, Fence, KeyId, KeyRecord, LaneId, Lease, OwnerId, Placement, Priority, Requirements, Sha256,
@@ -213,11 +214,30 @@ pub(super) fn event(task: TaskId, row: &Row<'_>) -> Outcome<TaskEvent> {
     Ok(TaskEvent { task, n: row.get(0)?, at: at(row, 1)?, kind: parsed(row, 2)?, data: json(row, 3)? })
 }
 
-/// An input: placements, workflow; the requirements are those of the lane it came into.
-pub(super) fn input(row: &Row<'_>, requires: Requirements) -> Outcome<TaskInput> {
-    let placements: Option<Vec<Placement>> = opt_json(row, 0)?;
-    let workflow = RawValue::from_string(row.get(1)?).map_err(|error| corrupt("a workflow", error))?;
-    Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires })
+/// An input as it is stored. Whoever wants it checks it: that takes longer than reading it.
+#[derive(Debug)]
+pub(super) struct RawInput {
+    placements: Option<String>,
+    workflow: String,
+    requires: Arc<Requirements>,
+}
+
+impl RawInput {
+    /// placements, workflow; the requirements are those of the lane it came into.
+    pub(super) fn read(row: &Row<'_>, requires: Arc<Requirements>) -> Outcome<Self> {
+        Ok(Self { placements: row.get(0)?, workflow: row.get(1)?, requires })
+    }
+
+    pub(super) fn parse(self) -> Outcome<TaskInput> {
+        let placements: Option<Vec<Placement>> = self
+            .placements
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| corrupt("a list of files", error))?;
+        let workflow = RawValue::from_string(self.workflow).map_err(|error| corrupt("a workflow", error))?;
+        let requires = Arc::unwrap_or_clone(self.requires);
+        Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires })
+    }
 }
 
 /// A lane: id, requires.

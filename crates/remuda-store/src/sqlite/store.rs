@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
 use super::beats::Beat;
-use super::claims::{Orphans, Waiting};
+use super::claims::{Orphans, Ticket, Waiting};
 use super::command::{Command, Job, Submit};
 use super::fault::Outcome;
 use super::lock::FileLock;
@@ -197,6 +197,11 @@ impl Store for SqliteStore {
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
+    async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
+        let (tenant, key) = (tenant.clone(), key.to_owned());
+        self.read(move |db| reads::submitted(db, &tenant, &key)).await
+    }
+
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
         self.read(move |db| reads::task(db, id)).await
     }
@@ -244,7 +249,7 @@ impl Store for SqliteStore {
         let (id, wait) = (self.next_id(), request.wait);
         self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
         let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
-        Ok(ticket.and_then(super::claims::Ticket::accept))
+        ticket.map(Ticket::accept).transpose()
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {

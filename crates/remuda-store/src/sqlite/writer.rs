@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use remuda_core::{Claim, LeaseRef, Status};
+use remuda_core::{LeaseRef, Status};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc};
 
 use super::batch::{Batch, Effects};
 use super::beats::{Beat, Told};
-use super::claims::{Orphans, Waiting};
+use super::claims::{Orphans, RawClaim, Waiting};
 use super::command::{Command, Submit, Work, again, whole};
 use super::fault::{Fault, Outcome};
 use super::lock::FileLock;
@@ -53,7 +53,7 @@ struct Over {
 #[derive(Debug, Default)]
 struct Done {
     effects: Effects,
-    served: Vec<(usize, Claim)>,
+    served: Vec<(usize, RawClaim)>,
 }
 
 #[derive(Debug)]
@@ -165,7 +165,7 @@ impl Loop {
 
     fn transaction(
         &mut self,
-        work: impl FnOnce(&mut Batch<'_>, &mut [Waiting]) -> Outcome<Vec<(usize, Claim)>>,
+        work: impl FnOnce(&mut Batch<'_>, &mut [Waiting]) -> Outcome<Vec<(usize, RawClaim)>>,
     ) -> Outcome<Done> {
         self.writer.place.check()?;
         if self.stale {

@@ -24,7 +24,7 @@ pub(crate) enum Step {
         task: usize,
     },
     Claim {
-        owner: usize,
+        by: By,
         worker: usize,
         ahead: bool,
     },
@@ -41,7 +41,7 @@ pub(crate) enum Step {
         learnt: bool,
     },
     Adopt {
-        owner: usize,
+        by: By,
         worker: usize,
         known: bool,
     },
@@ -70,6 +70,15 @@ pub(crate) enum Step {
         seconds: u64,
     },
     Restart,
+}
+
+/// Which process asks for something for a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum By {
+    /// The one that holds it.
+    Holder,
+    /// This one, with what it believes to hold.
+    Owner(usize),
 }
 
 /// How an attempt ends.
@@ -119,22 +128,23 @@ impl ReferenceStateMachine for Steps {
         ];
         let phases = [Phase::Placing, Phase::Ahead, Phase::Submitted, Phase::Rendering, Phase::Collecting];
         let (owner, worker) = (|| 0..OWNERS, || 0..WORKERS);
+        let by = || prop_oneof![4 => Just(By::Holder), 1 => owner().prop_map(By::Owner)];
         // Mostly what is new, sometimes what is long over.
         let recent = || prop_oneof![3 => 0..3_usize, 1 => 0..40_usize];
         prop_oneof![
             // Few enough that most of them come to an end.
             if *tasks < 14 { 8 } else { 1 } => submit,
             1 => recent().prop_map(|task| Step::SubmitAgain { task }),
-            16 => (owner(), worker(), proptest::bool::weighted(0.2))
-                .prop_map(|(owner, worker, ahead)| Step::Claim { owner, worker, ahead }),
+            16 => (by(), worker(), proptest::bool::weighted(0.2))
+                .prop_map(|(by, worker, ahead)| Step::Claim { by, worker, ahead }),
             5 => (owner(), proptest::sample::select(phases.to_vec()))
                 .prop_map(|(owner, phase)| Step::Beat { owner, phase }),
             10 => (recent(), how).prop_map(|(lease, how)| Step::End { lease, how }),
             4 => (recent(), proptest::bool::weighted(0.3))
                 .prop_map(|(lease, learnt)| Step::GiveBack { lease, learnt }),
-            4 => (owner(), worker(), any::<bool>())
-                .prop_map(|(owner, worker, known)| Step::Adopt { owner, worker, known }),
-            4 => (owner(), worker()).prop_map(|(owner, worker)| Step::Acquire { owner, worker }),
+            5 => (by(), worker(), any::<bool>())
+                .prop_map(|(by, worker, known)| Step::Adopt { by, worker, known }),
+            5 => (owner(), worker()).prop_map(|(owner, worker)| Step::Acquire { owner, worker }),
             1 => (owner(), worker()).prop_map(|(owner, worker)| Step::Release { owner, worker }),
             3 => recent().prop_map(|task| Step::Cancel { task }),
             2 => recent().prop_map(|task| Step::Hasten { task }),

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::shadow::Shadow;
-use super::steps::{How, OWNERS, Step, WORKERS};
+use super::steps::{By, How, OWNERS, Step, WORKERS};
 
 /// Who holds a worker, as the store must see it.
 #[derive(Debug, Clone)]
@@ -164,11 +164,11 @@ impl World {
                     self.submit(new).await;
                 }
             }
-            Step::Claim { owner, worker, ahead } => self.claim(owner, worker, ahead).await,
+            Step::Claim { by, worker, ahead } => self.claim(self.who(by, worker), worker, ahead).await,
             Step::Beat { owner, phase } => self.beat(owner, phase).await,
             Step::End { lease, how } => self.end(lease, how).await,
             Step::GiveBack { lease, learnt } => self.give_back(lease, learnt).await,
-            Step::Adopt { owner, worker, known } => self.adopt(owner, worker, known).await,
+            Step::Adopt { by, worker, known } => self.adopt(self.who(by, worker), worker, known).await,
             Step::Acquire { owner, worker } => self.acquire(owner, worker).await,
             Step::Release { owner, worker } => self.release(owner, worker).await,
             Step::Cancel { task } => self.cancel(task).await,
@@ -238,6 +238,13 @@ impl World {
         assert_eq!(claim.adopted, adopted);
         self.leases.push((owner, claim.lease.reference()));
         self.touched.insert(claim.task.id);
+    }
+
+    fn who(&self, by: By, worker: usize) -> usize {
+        match by {
+            By::Holder => (0..OWNERS).find(|owner| self.holds_now(*owner, worker)).unwrap_or_default(),
+            By::Owner(owner) => owner,
+        }
     }
 
     fn holds_now(&self, owner: usize, worker: usize) -> bool {
@@ -538,7 +545,6 @@ impl World {
             held.extend(self.store.leases(&worker_id(worker)).await.expect("it lists"));
         }
         held.sort_by_key(|lease| lease.task);
-        held.iter_mut().for_each(|lease| lease.wanted = false);
         assert_eq!(held, self.shadow.leases().cloned().collect::<Vec<_>>());
         let running = self.shadow.lives.values().filter(|life| life.task.status == Status::Running);
         assert_eq!(running.count(), held.len(), "a lease exactly while it runs");

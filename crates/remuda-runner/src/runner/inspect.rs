@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use comfyui::outputs::FileType;
-use comfyui::{Client, Error, FileRef, Session, SessionOptions, Upload};
+use comfyui::{Client, ClientId, Error, FileRef, Session, SessionOptions, Upload};
+use remuda_core::Sha256;
 use uuid::Uuid;
 
 use super::event::Inspected;
@@ -29,7 +30,11 @@ pub(super) async fn inspect(
     };
     let session = match session {
         Some(session) => session,
-        None => Session::open(worker.client.clone(), options).await.map_err(|error| words(&error))?,
+        None => {
+            let client_id = options.client_id.clone().or_else(|| client_id(installation, &worker));
+            let options = SessionOptions { client_id, ..options };
+            Session::open(worker.client.clone(), options).await.map_err(|error| words(&error))?
+        }
     };
     let client = session.client().clone();
     let stats = client.system_stats().await.map_err(|error| words(&error))?;
@@ -57,6 +62,13 @@ pub(super) async fn inspect(
         offer,
     };
     Ok(Box::new(Inspected { session, ready: Arc::new(ready), stats }))
+}
+
+/// The name under which prompts go out and frames come in: the same for every process that drives this worker, so that one
+/// that adopts a render sees its progress. Should an older socket of that name silence ours, the session takes another.
+fn client_id(installation: Uuid, worker: &Worker) -> Option<ClientId> {
+    let name = Sha256::of(format!("{installation} {}", worker.spec.id).as_bytes()).to_string();
+    ClientId::new(&format!("remuda-{}", &name[..24]))
 }
 
 /// Reads our identity file in ComfyUI's input folder; puts one there when there is none, and reads it back.

@@ -15,7 +15,11 @@ async fn a_killed_process_finds_its_render_again() {
     let id = rig.submit(&long(2.0)).await;
     rig.rendering(&sim, 1).await;
     drop(killed);
+    rig.hub.close(id);
+    let (_, mut frames) = rig.hub.subscribe(id);
     let herd = rig.herd(&[&sim]);
+    let frame = tokio::time::timeout(BOUND, frames.recv()).await.expect("in time");
+    assert!(frame.is_ok(), "its progress is seen again");
     let task = rig.completed(id).await;
     assert_eq!((task.attempt, sim.stats().executions_total), (1, 1));
     assert_eq!(task.result.unwrap().files.len(), 1);

@@ -15,6 +15,8 @@ use remuda_runner::frames::Frame;
 use remuda_runner::source::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
 
+use remuda_testbed::postgres::{self, Cluster};
+
 use super::rig::*;
 
 /// How a source misbehaves.
@@ -188,4 +190,47 @@ async fn a_lost_lease_is_left_alone() {
     herd.stop(Duration::from_secs(5)).await;
     other.stop(Duration::from_secs(5)).await;
     sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_for_longer_than_the_leases_costs_no_render() {
+    let mut cluster = Cluster::start(postgres::Options { durable: true, ..postgres::Options::default() })
+        .await
+        .expect("a cluster");
+    let url = cluster.database().await.expect("a database");
+    let rig = Rig::on_postgres(&url, |options| {
+        options.policy.lease = Duration::from_secs(4);
+        options.policy.adoption = Duration::from_secs(2);
+        options.settle = Duration::from_secs(6);
+    })
+    .await;
+    let sims = [sim().await, sim().await];
+    let mut herds = Vec::new();
+    for owner in rig.owners() {
+        let mut options = options(owner);
+        options.timing.stale = Duration::from_millis(2500);
+        let herd = Herd::start(rig.source(owner), options);
+        // Each drives one, and would take over the other's.
+        sims.iter().for_each(|sim| assert!(herd.add(worker(sim))));
+        herds.push(herd);
+    }
+    let mut ids = vec![rig.submit(&long(11.0)).await, rig.submit(&long(11.0)).await];
+    for sim in &sims {
+        rig.rendering(sim, 1).await;
+    }
+    ids.push(rig.submit(&picture()).await);
+    ids.push(rig.submit(&long(2.0)).await);
+    cluster.stop_for(Duration::from_secs(8)).await.expect("stopped and started");
+    for id in ids {
+        let task = rig.completed(id).await;
+        assert_eq!((task.losses, task.failures), (0, 0), "{:?}", rig.store.attempts(id).await);
+    }
+    let runs: u64 = sims.iter().map(|sim| sim.stats().executions_total).sum();
+    assert_eq!(runs, 4);
+    for herd in herds {
+        herd.stop(Duration::from_secs(5)).await;
+    }
+    for sim in sims {
+        sim.shutdown().await;
+    }
 }

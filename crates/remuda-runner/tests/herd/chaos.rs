@@ -10,13 +10,26 @@ use remuda_runner::Herd;
 
 use super::rig::*;
 
-/// Two processes share three ComfyUIs; one of them is killed every now and then, at any point.
 #[tokio::test]
 async fn killed_processes_and_lost_answers_lose_and_double_nothing() {
+    let rig = Rig::new().await;
+    // A process beside the one that has the file open: its leases run out.
+    let sidecar = OwnerId(uuid::Uuid::new_v4());
+    chaos(&rig, &[rig.owner, sidecar]).await;
+}
+
+#[tokio::test]
+async fn nor_do_they_on_postgres() {
+    let url = remuda_testbed::postgres::database().await.expect("a database");
+    let rig = Rig::on_postgres(&url, |_| {}).await;
+    chaos(&rig, &rig.owners()).await;
+}
+
+/// Two processes share three ComfyUIs; one of them is killed every now and then, at any point.
+async fn chaos(rig: &Rig, owners: &[OwnerId]) {
     let seed = std::env::var("REMUDA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
     println!("REMUDA_SEED={seed}");
     let mut dice = StdRng::seed_from_u64(seed);
-    let rig = Rig::new().await;
     let sims = [sim().await, sim().await, sim().await];
     for (n, sim) in sims.iter().enumerate() {
         let n = n as u64;
@@ -27,7 +40,6 @@ async fn killed_processes_and_lost_answers_lose_and_double_nothing() {
         sim.faults().add(Fault::cut_answer().on("GET /view").probability(0.1).seed(seed + 40 + n));
     }
     let all: Vec<_> = sims.iter().collect();
-    let owners = [rig.owner, OwnerId(uuid::Uuid::new_v4())];
     let mut herds: Vec<Herd> = owners.iter().map(|owner| rig.herd_of(*owner, &all)).collect();
     let mut ids = Vec::new();
     for n in 0..40 {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use comfyui::{Client, SessionOptions};
 use comfyui_sim::{SimConfig, Simulator};
-use remuda_core::{NewTask, OwnerId, Policy, Status, Task, TaskId, WorkerId, WorkerSpec};
+use remuda_core::{NewTask, OwnerId, Status, Task, TaskId, WorkerId, WorkerSpec};
 use remuda_files::{Files, Location};
 use remuda_runner::frames::FrameHub;
 use remuda_runner::source::{QueueSource, Source};
 use remuda_runner::{Herd, HerdOptions, QuarantineRules, Timing, WorkerConfig, host_id, worker_id_for};
-use remuda_store::{Options, SqliteStore, Store};
+use remuda_store::{Options, PostgresStore, SqliteStore, Store};
 use remuda_testbed::wait;
 use serde_json::{Value, json};
 
@@ -20,6 +20,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(30);
 /// One installation.
 pub(crate) struct Rig {
     pub(crate) store: Arc<dyn Store>,
+    stores: Vec<(OwnerId, Arc<dyn Store>)>,
     pub(crate) files: Files,
     pub(crate) hub: FrameHub,
     /// The process that has the store open.
@@ -33,26 +34,41 @@ impl Rig {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
-        // RUST_LOG=remuda_runner=debug shows what happens.
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-        let dir = tempfile::tempdir().expect("a folder");
+        let dir = prepare();
         let owner = OwnerId(uuid::Uuid::new_v4());
-        let mut options = Options::new(owner);
-        options.settle = Duration::ZERO;
-        options.policy = Policy {
-            backoff: Duration::from_millis(50),
-            avoid: Duration::from_millis(200),
-            ..Policy::default()
-        };
+        let mut options = store_options(owner);
         change(&mut options);
         let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.expect("a store");
+        Self::around(dir, vec![(owner, Arc::new(store))])
+    }
+
+    /// One installation on PostgreSQL, with two processes.
+    pub(crate) async fn on_postgres(url: &str, change: impl Fn(&mut Options)) -> Self {
+        let mut stores: Vec<(OwnerId, Arc<dyn Store>)> = Vec::new();
+        for _ in 0..2 {
+            let owner = OwnerId(uuid::Uuid::new_v4());
+            let mut options = store_options(owner);
+            change(&mut options);
+            stores.push((owner, Arc::new(PostgresStore::connect(url, options).await.expect("a store"))));
+        }
+        Self::around(prepare(), stores)
+    }
+
+    fn around(dir: tempfile::TempDir, stores: Vec<(OwnerId, Arc<dyn Store>)>) -> Self {
         let files = Files::open(&Location::directory(dir.path().join("files"))).expect("files");
-        Self { store: Arc::new(store), files, hub: FrameHub::default(), owner, _dir: dir }
+        let (owner, store) = stores[0].clone();
+        Self { store, stores, files, hub: FrameHub::default(), owner, _dir: dir }
+    }
+
+    /// The processes: one with SQLite, two with PostgreSQL.
+    pub(crate) fn owners(&self) -> Vec<OwnerId> {
+        self.stores.iter().map(|(owner, _)| *owner).collect()
     }
 
     pub(crate) fn source(&self, owner: OwnerId) -> Arc<dyn Source> {
-        Arc::new(QueueSource::new(Arc::clone(&self.store), self.files.clone(), self.hub.clone(), owner))
+        let own = self.stores.iter().find(|(known, _)| *known == owner);
+        let store = own.map_or(&self.store, |(_, store)| store);
+        Arc::new(QueueSource::new(Arc::clone(store), self.files.clone(), self.hub.clone(), owner))
     }
 
     /// A herd of the process that has the store open.
@@ -97,9 +113,12 @@ impl Rig {
 
     pub(crate) async fn until(&self, id: TaskId, what: &str, is: impl Fn(&Task) -> bool) -> Task {
         let waited = wait::until(format!("task {id} {what}"), BOUND, async || {
-            self.store.tidy().await.expect("tidy");
-            let task = self.task(id).await;
-            if is(&task) { Ok(task) } else { Err(format!("{task:?}")) }
+            // A store that is away for a while is part of some tests.
+            let _ = self.store.tidy().await;
+            match self.store.task(id).await {
+                Ok(Some(task)) if is(&task) => Ok(task),
+                other => Err(format!("{other:?}")),
+            }
         });
         waited.await.expect("in time")
     }
@@ -112,6 +131,21 @@ impl Rig {
         });
         waited.await.expect("in time");
     }
+}
+
+fn prepare() -> tempfile::TempDir {
+    // RUST_LOG=remuda_runner=debug shows what happens.
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+    tempfile::tempdir().expect("a folder")
+}
+
+fn store_options(owner: OwnerId) -> Options {
+    let mut options = Options::new(owner);
+    options.settle = Duration::ZERO;
+    options.policy.backoff = Duration::from_millis(50);
+    options.policy.avoid = Duration::from_millis(200);
+    options
 }
 
 /// Seconds instead of minutes.

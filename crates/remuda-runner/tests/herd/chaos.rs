@@ -28,7 +28,6 @@ async fn nor_do_they_on_postgres() {
 /// Two processes share three ComfyUIs; one of them is killed every now and then, at any point.
 async fn chaos(rig: &Rig, owners: &[OwnerId]) {
     let seed = std::env::var("REMUDA_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
-    println!("REMUDA_SEED={seed}");
     let mut dice = StdRng::seed_from_u64(seed);
     let sims = [sim().await, sim().await, sim().await];
     for (n, sim) in sims.iter().enumerate() {

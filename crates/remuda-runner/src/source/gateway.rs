@@ -34,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The same for a beat, which is soon followed by a better one.
 const BEAT_PATIENCE: Duration = Duration::from_secs(3);
 
+/// Leases depend on beats: one that got stuck on its way must leave time for another, by another way.
+const BEAT_ANSWER: Duration = Duration::from_secs(5);
+
 /// The pause after a claim that was answered before its time.
 const EARLY: Duration = Duration::from_millis(50);
 
@@ -154,7 +157,7 @@ impl Source for GatewaySource {
         let wait = request.wait.min(wire::LONGEST_WAIT);
         let leases = request.leases.into_iter().map(finite).collect();
         let body = wire::Beat { leases, workers: request.workers, wait_ms: wire::millis(wait) };
-        let ask = self.link.post("beat", &body)?.waiting(wait);
+        let ask = self.link.post("beat", &body)?.within(BEAT_ANSWER).waiting(wait);
         self.link.read(&self.link.repeat(&ask, BEAT_PATIENCE).await?)
     }
 

@@ -3,10 +3,14 @@
 use std::time::{Duration, Instant};
 
 use remuda_core::{Phase, Status};
-use remuda_runner::source::{Source, SourceError};
+use remuda_runner::source::{GatewaySource, Source, SourceError};
+use remuda_runner::wire::OWNER;
 use remuda_store::{BeatRequest, LeaseBeat};
+use remuda_testbed::net::Proxy;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use crate::ground::{BOUND, Ground};
+use crate::ground::{BOUND, Ground, url};
 
 #[tokio::test]
 async fn a_claim_that_waits_is_served_at_once() {
@@ -26,17 +30,29 @@ async fn a_claim_that_waits_is_served_at_once() {
 async fn a_claim_whose_client_went_away_takes_nothing() {
     let ground = Ground::new().await;
     let (gone, there) = (ground.sidecar().await, ground.sidecar().await);
-    let dropped =
-        tokio::time::timeout(Duration::from_millis(300), gone.source.claim(gone.request(BOUND))).await;
-    assert!(dropped.is_err());
-    for _ in 0..3 {
-        let id = ground.submit().await;
-        // The server may not have noticed yet; then the task comes back within moments.
-        let claim = there.claim().await;
-        assert_eq!(claim.task.id, id);
-        there.source.give_back(claim.lease.reference(), None).await.unwrap();
-        ground.store.cancel(id).await.unwrap();
-    }
+    let body = serde_json::json!({
+        "worker": gone.worker, "worker_fence": gone.fence, "capabilities": {}, "wait_ms": 25_000,
+    });
+    let body = body.to_string();
+    let head = format!(
+        "POST /api/v1/worker/claim HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\n{OWNER}: {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        ground.address,
+        ground.key.reveal(),
+        gone.owner,
+        body.len(),
+    );
+    let mut client = TcpStream::connect(ground.address).await.unwrap();
+    client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let early = tokio::time::timeout(Duration::from_millis(300), client.read_to_end(&mut answer)).await;
+    assert!(early.is_err(), "the claim waits: {}", String::from_utf8_lossy(&answer));
+    // It goes away; the server shows that it has noticed by closing its side too.
+    client.shutdown().await.unwrap();
+    tokio::time::timeout(BOUND, client.read_to_end(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), "");
+    let id = ground.submit().await;
+    assert_eq!(there.claim().await.task.id, id);
     assert_eq!(gone.source.leases(&gone.worker).await.unwrap(), []);
 }
 
@@ -98,4 +114,28 @@ async fn a_beat_brings_the_cancellation_while_it_waits() {
     let reply = waiting.await.unwrap().unwrap();
     assert!(reply.news.iter().any(|news| news.lease == lease && news.cancel), "{reply:?}");
     assert!(since.elapsed() < Duration::from_secs(15), "after {:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_beat_that_gets_stuck_leaves_time_for_another() {
+    let ground = Ground::new().await;
+    ground.submit().await;
+    let sidecar = ground.sidecar().await;
+    let claim = sidecar.claim().await;
+    let proxy = Proxy::start(ground.address.to_string()).await.unwrap();
+    let source = GatewaySource::new(&url(proxy.address()), Some(&ground.key), sidecar.owner).unwrap();
+    let beat = || BeatRequest {
+        owner: sidecar.owner,
+        leases: vec![LeaseBeat { lease: claim.lease.reference(), phase: Phase::Rendering, progress: 0.5 }],
+        workers: Vec::new(),
+        wait: Duration::ZERO,
+    };
+    source.beat(beat()).await.unwrap();
+    proxy.stall().await;
+    let since = Instant::now();
+    assert!(matches!(source.beat(beat()).await, Err(SourceError::Unavailable(_))));
+    assert!(since.elapsed() < Duration::from_secs(12), "after {:?}", since.elapsed());
+    // What had got stuck arrives late, and does no harm.
+    proxy.pass().await;
+    assert_eq!(source.beat(beat()).await.unwrap().lost, []);
 }

@@ -263,6 +263,12 @@ impl Link {
 }
 
 impl Ask {
+    /// The answer must begin within this time.
+    pub(super) fn within(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// Gives the answer this much time more.
     pub(super) fn waiting(mut self, wait: Duration) -> Self {
         self.limit += wait;

@@ -1,5 +1,6 @@
 //! The commands as people and scripts use them: output, JSON, exit codes, errors with a next step.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! The walk of a task, as a client of the task API sees it: submitted, pending, running, completed, result readable.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
 
 mod support;
 

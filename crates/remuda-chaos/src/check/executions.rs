@@ -37,7 +37,8 @@ pub(super) fn check(seen: &Seen, view: &TaskView, evidence: &Evidence, verdict: 
         if for_others > 0 {
             match attempt.outcome.as_deref() {
                 Some("failed") => verdict.retries += 1,
-                Some("lost") => repeat(seen, attempt, excuse(attempt, evidence), verdict),
+                // What a restarted ComfyUI has forgotten looks as if it had never come, and is given back.
+                Some("lost" | "returned") => repeat(seen, attempt, excuse(attempt, evidence), verdict),
                 _ => repeat(seen, attempt, None, verdict),
             }
         }

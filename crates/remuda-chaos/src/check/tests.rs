@@ -226,6 +226,9 @@ fn executions_without_a_reason_are_found() {
 
 #[test]
 fn a_lost_comfyui_is_a_reason_only_for_what_it_had() {
+    let mut returned = twice("returned");
+    returned.losses.push(Loss { sim: SIM.to_owned(), from: at(120), to: at(121) });
+    assert_eq!(check(&returned).repeats[0].reason, Reason::ComfyUiLost);
     let with = |sim: &str, from, to| {
         let mut evidence = twice("lost");
         evidence.losses.push(Loss { sim: sim.to_owned(), from: at(from), to: at(to) });

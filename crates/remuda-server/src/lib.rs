@@ -1,8 +1,4 @@
-//! Remuda over HTTP: tasks, events, files, workers, keys.
-//!
-//! [`Server`] answers on a listener that its caller owns until its caller says stop. Everything that matters is in the store:
-//! a server can be killed at any moment, and any number of them can share one. [`janitor`] is the housekeeping beside it,
-//! [`keys_socket`] the way in which `remuda keys` speaks to a running server.
+#![doc = include_str!("../README.md")]
 
 mod access;
 mod changes;

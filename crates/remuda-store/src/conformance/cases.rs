@@ -41,6 +41,7 @@ macro_rules! conformance_tests {
                 a_hastened_task_is_queued_at_once
                 a_deadline_ends_only_what_waits
                 a_failed_task_avoids_the_worker_for_a_while
+                what_avoids_a_worker_hides_nothing
                 behind_all_that_avoids_a_worker_is_what_does_not;
             claiming:
                 a_claim_is_recorded_before_it_is_given

@@ -232,6 +232,20 @@ pub async fn a_failed_task_avoids_the_worker_for_a_while(fixture: impl Fixture) 
     }
 }
 
+/// What avoids a worker does not hide from it what is behind it in the same lane and next in the queue.
+pub async fn what_avoids_a_worker_hides_nothing(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let hand = world.hand("w").await.able(&label("x"));
+    world.submit(requiring(&label("x"))).await;
+    let claim = hand.get().await;
+    world.store.end(claim.lease.reference(), failed(FailureClass::Crash)).await.expect("it ends");
+    let next = world.submit(requiring(&label("x"))).await;
+    let other = world.submit(new_task()).await;
+    assert_eq!(hand.get().await.task.id, next.id);
+    assert_eq!(hand.get().await.task.id, other.id);
+    assert_eq!(hand.claim().await, None);
+}
+
 /// A worker that everything at the head of the queue avoids gets what is further back, and takes it from nobody.
 pub async fn behind_all_that_avoids_a_worker_is_what_does_not(fixture: impl Fixture) {
     let world = World::with(fixture, |options| options.policy.max_losses = 1).await;

@@ -54,8 +54,9 @@ pub(super) async fn run(
     } else {
         let mut depth = needs.depth;
         loop {
-            let chosen = desk.choose(claims, &loaded);
-            let deeper = depth < DEEPEST && chosen.unserved && loaded.is_full(depth);
+            let chosen = desk.choose(claims, &loaded, depth);
+            let missed = chosen.hidden || (chosen.unserved && loaded.is_full(depth));
+            let deeper = depth < DEEPEST && missed;
             if !deeper {
                 break chosen;
             }

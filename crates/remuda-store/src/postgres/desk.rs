@@ -51,6 +51,8 @@ pub(super) struct Chosen {
     fenced: Vec<bool>,
     /// Some claim that could be served got nothing.
     pub(super) unserved: bool,
+    /// Some claim may have missed its turn, because of what avoids its worker.
+    pub(super) hidden: bool,
 }
 
 /// Where decisions are made.
@@ -163,8 +165,8 @@ impl Desk<'_> {
         Ok(reply)
     }
 
-    /// Who gets what, of what was ready and what this batch brings.
-    pub(super) fn choose(&self, claims: &[Parked], loaded: &Loaded) -> Chosen {
+    /// Who gets what, of what was ready and what this batch brings. At most `depth` tasks of each lane were read.
+    pub(super) fn choose(&self, claims: &[Parked], loaded: &Loaded, depth: i64) -> Chosen {
         let fresh = self.save.new_tasks.values().map(|(task, _)| task);
         let mut candidates: Vec<Candidate> = loaded
             .candidates
@@ -193,6 +195,7 @@ impl Desk<'_> {
         }
         let given = self.assign(&candidates, &wants);
         let unserved = given.iter().any(Option::is_none);
+        let hidden = wants.iter().zip(&given).any(|(want, given)| hides(&candidates, want, *given, depth));
         let mut given = given.into_iter();
         let tasks = fenced
             .iter()
@@ -201,7 +204,7 @@ impl Desk<'_> {
                 index.and_then(|index| candidates.get(index)).map(|candidate| candidate.id)
             })
             .collect();
-        Chosen { tasks, fenced, unserved }
+        Chosen { tasks, fenced, unserved, hidden }
     }
 
     /// Busy workers do not get what was given back for an idle one a moment ago.
@@ -298,6 +301,19 @@ impl Desk<'_> {
         self.save.wanted.extend(marked);
         Served::Nothing { marked }
     }
+}
+
+/// Whether tasks that avoid a worker fill what was read of a lane, so that what is behind them and before what the
+/// worker gets cannot be seen.
+fn hides(candidates: &[Candidate], want: &Want, given: Option<usize>, depth: i64) -> bool {
+    let avoids = |candidate: &&Candidate| candidate.avoid.as_ref() == Some(&want.worker);
+    candidates.iter().filter(avoids).filter(|candidate| want.lanes.contains(&candidate.lane)).any(
+        |avoiding| {
+            let of_lane = || (0..candidates.len()).filter(|index| candidates[*index].lane == avoiding.lane);
+            let full = i64::try_from(of_lane().count()).is_ok_and(|count| count >= depth);
+            full && given.is_none_or(|given| of_lane().next_back().is_some_and(|last| last < given))
+        },
+    )
 }
 
 /// Stands in until the input has been read with the commit.

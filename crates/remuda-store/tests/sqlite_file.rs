@@ -263,7 +263,7 @@ async fn own_leases_are_found_again_or_lost() {
     let store = SqliteStore::open(&path, options.clone()).await.expect("it opens");
     let request = hand(&store, "kept").await;
     assert_eq!(store.tidy().await.expect("it tidies").lost, []);
-    clock.advance(options.settle);
+    clock.advance(options.settle + options.policy.adoption);
     assert_eq!(store.tidy().await.expect("it tidies").lost, [tasks[1]]);
     let adopted = remuda_store::AdoptRequest {
         owner: request.owner,

@@ -7,6 +7,7 @@ use remuda_core::{Claim, LeaseRef, Requirements, Status};
 
 use super::batch::{Batch, Was};
 use super::fault::Outcome;
+use super::rows::micros;
 use super::state::Held;
 use crate::{AdoptRequest, EndReply, Error};
 
@@ -103,6 +104,24 @@ impl Batch<'_> {
             self.state.running.insert(held.task.id, held);
         }
         Ok(claims)
+    }
+
+    /// Whatever the others hold runs out as if it had just been renewed: after a start, or when the clock was set.
+    pub(super) fn renew_others(&mut self) -> Outcome<()> {
+        let until = self.after(self.settings.policy().lease);
+        let owner = self.settings.owner();
+        for sql in
+            ["UPDATE lease SET until = ? WHERE owner <> ?", "UPDATE worker SET until = ? WHERE owner <> ?"]
+        {
+            self.db.prepare_cached(sql)?.execute((micros(until), owner.0.as_bytes()))?;
+        }
+        for held in self.state.running.values_mut().filter(|held| held.lease.owner != owner) {
+            held.lease.until = until;
+        }
+        for driver in self.state.drivers.values_mut().filter(|driver| driver.owner != owner) {
+            driver.until = until;
+        }
+        Ok(())
     }
 
     /// Whether others may take it. What this process holds does not run out while it holds the file, but what

@@ -94,8 +94,8 @@ fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "journal_size_limit", 64 << 20)?;
-    // Longer than the default: a page that changes in many transactions is copied back once.
-    connection.pragma_update(None, "wal_autocheckpoint", 4000)?;
+    // Only for large rows: otherwise the writer copies the log back before, between two transactions.
+    connection.pragma_update(None, "wal_autocheckpoint", 6000)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "cache_size", -16384)?;
     // Rows that belong together are written and removed together by the code; checking it costs a look each time.

@@ -93,11 +93,18 @@ pub(super) fn leases(db: &Connection, worker: &WorkerId) -> Outcome<Vec<Lease>> 
 }
 
 pub(super) fn events(db: &Connection, id: TaskId, after: Version, limit: u32) -> Outcome<Vec<TaskEvent>> {
-    let Some(no) = number(db, id)? else {
+    let sql = "SELECT no, created_at FROM task WHERE id = ?";
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, rows::moment(row.get(1)?)?));
+    let Some((no, created_at)) = one(db, sql, (id.0.as_bytes(),), read)? else {
         return Ok(Vec::new());
     };
     let sql = "SELECT n, at, kind, data FROM event WHERE no = ? AND n > ? ORDER BY n LIMIT ?";
-    all(db, sql, (no, after, limit), |row| rows::event(id, row))
+    let mut events = all(db, sql, (no, after, limit), |row| rows::event(id, row))?;
+    if after < 1 && events.first().is_none_or(|event| event.n > 1) {
+        events.insert(0, rows::first_event(id, created_at));
+        events.truncate(limit as usize);
+    }
+    Ok(events)
 }
 
 pub(super) fn counts(db: &Connection, tenant: Option<&Tenant>) -> Outcome<Counts> {

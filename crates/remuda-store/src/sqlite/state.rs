@@ -4,7 +4,7 @@
 //! is here grows with the number of workers, lanes and tenants, never with the number of tasks.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use remuda_core::schedule::TenantClock;
@@ -25,15 +25,41 @@ const REMEMBERED: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Settings {
     options: Options,
-    opened: Instant,
-    opened_at: Timestamp,
+    up: Mutex<Up>,
 }
+
+/// Since when, by both clocks.
+#[derive(Debug, Clone, Copy)]
+struct Up {
+    since: Instant,
+    since_moment: Timestamp,
+    /// When the clocks were last compared.
+    seen: Instant,
+    seen_moment: Timestamp,
+}
+
+/// So far the machine's clock may be from one that only goes on, before it counts as set.
+const SET: Duration = Duration::from_secs(5);
 
 impl Settings {
     pub(super) fn new(options: Options) -> Self {
-        let mut settings = Self { options, opened: Instant::now(), opened_at: Timestamp::UNIX_EPOCH };
-        settings.opened_at = settings.now();
-        settings
+        let (since, since_moment) = (Instant::now(), now(&options));
+        let up = Up { since, since_moment, seen: since, seen_moment: since_moment };
+        Self { options, up: Mutex::new(up) }
+    }
+
+    /// Whether the machine's clock was set, or the machine slept, since the last question. Then nothing can be
+    /// said of who is late: as after a start, the others have time to come back.
+    pub(super) fn was_set(&self, now: Timestamp) -> bool {
+        if self.options.clock.is_some() {
+            return false;
+        }
+        let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_set = up.was_set(Instant::now(), now);
+        if was_set {
+            (up.since, up.since_moment) = (up.seen, up.seen_moment);
+        }
+        was_set
     }
 
     pub(super) fn policy(&self) -> &Policy {
@@ -46,7 +72,7 @@ impl Settings {
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        self.options.clock.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now())
+        now(&self.options)
     }
 
     /// Whether the other owners had the time to come back.
@@ -61,11 +87,25 @@ impl Settings {
             return true;
         }
         let wanted = self.options.settle + span;
+        let up = *self.up.lock().unwrap_or_else(PoisonError::into_inner);
         if self.options.clock.is_none() {
-            return self.opened.elapsed() >= wanted;
+            return up.since.elapsed() >= wanted;
         }
-        let up = now.duration_since(self.opened_at);
+        let up = now.duration_since(up.since_moment);
         !up.is_negative() && up.unsigned_abs() >= wanted
+    }
+}
+
+fn now(options: &Options) -> Timestamp {
+    options.clock.as_ref().map_or_else(|| SystemClock.now(), |clock| clock.now())
+}
+
+impl Up {
+    fn was_set(&mut self, seen: Instant, seen_moment: Timestamp) -> bool {
+        let passed = seen.saturating_duration_since(self.seen);
+        let expected = self.seen_moment.checked_add(passed).unwrap_or(Timestamp::MAX);
+        (self.seen, self.seen_moment) = (seen, seen_moment);
+        seen_moment.duration_since(expected).unsigned_abs() > SET
     }
 }
 
@@ -258,4 +298,25 @@ fn lanes(db: &Connection) -> Outcome<HashMap<LaneId, LaneState>> {
         lanes.insert(LaneId::from_stored(row.get(0)?), lane);
     }
     Ok(lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_noticed_once() {
+        let (start, moment) = (Instant::now(), Timestamp::UNIX_EPOCH);
+        let mut up = Up { since: start, since_moment: moment, seen: start, seen_moment: moment };
+        let hour = Duration::from_secs(3600);
+        assert!(!up.was_set(start + hour, moment + hour), "an hour without a question is no jump");
+        assert!(
+            !up.was_set(start + hour, moment + hour + SET),
+            "clocks are corrected by a little all the time"
+        );
+        assert!(up.was_set(start + hour, moment + 2 * hour), "forward");
+        assert!(!up.was_set(start + hour, moment + 2 * hour));
+        assert!(up.was_set(start + hour, moment + hour), "back");
+        assert!(!up.was_set(start + hour, moment + hour));
+    }
 }

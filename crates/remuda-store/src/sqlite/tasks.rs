@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension as _, params};
 
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
-use super::rows::{Numbered, json_text};
+use super::rows::{Numbered, is_told_by_task, json_text};
 use super::state::{Head, Kept, LaneState};
 use crate::{Error, Submitted};
 
@@ -39,7 +39,11 @@ impl Batch<'_> {
         let sql = "INSERT INTO input (no, lane, placements, workflow) VALUES (?, ?, ?, ?)";
         let workflow = new.input.workflow.get();
         self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow))?;
-        self.insert_event(no, &event)?;
+        if is_told_by_task(&event) {
+            self.changed(event.task, event.n);
+        } else {
+            self.insert_event(no, &event)?;
+        }
         if let Some(idempotency) = &new.idempotency {
             let sql = "INSERT INTO idem (tenant, key, request, task) VALUES (?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute(params![

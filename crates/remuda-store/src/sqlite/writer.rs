@@ -14,12 +14,17 @@ use super::command::{Command, Submit, Work, again, whole};
 use super::fault::{Fault, Outcome};
 use super::lock::FileLock;
 use super::place::Place;
-use super::rows::micros;
 use super::state::{Settings, State};
 use crate::{Change, Error, Submitted};
 
 /// So many commands share one transaction at most.
 const TOGETHER: usize = 512;
+
+/// After so many changed rows the log is copied back, when nobody waits …
+const COPY_WHEN_IDLE: u64 = 5_000;
+
+/// … and after so many even then. Long before SQLite would do it in the middle of somebody's commit.
+const COPY_ALWAYS: u64 = 25_000;
 
 /// What the thread owns.
 #[derive(Debug)]
@@ -65,22 +70,17 @@ pub(super) struct Loop {
     waiting: Vec<Waiting>,
     beats: Vec<Beat>,
     told: Told,
+    /// How many rows had been changed when the log was last copied back.
+    copied: u64,
 }
 
 impl Writer {
     /// Reads what must be known, and gives the leases of other processes time to be renewed.
     pub(super) fn prepare(self) -> Outcome<Loop> {
         let mut state = State::default();
-        let settings = &self.settings;
-        let now = settings.now();
-        let until = micros(now.checked_add(settings.policy().lease).unwrap_or(remuda_core::Timestamp::MAX));
-        let owner = settings.owner();
-        for sql in
-            ["UPDATE lease SET until = ? WHERE owner <> ?", "UPDATE worker SET until = ? WHERE owner <> ?"]
-        {
-            self.db.execute(sql, (until, owner.0.as_bytes()))?;
-        }
         state.reload(&self.db)?;
+        Batch::new(&self.db, &mut state, &self.settings).renew_others()?;
+        let owner = self.settings.owner();
         let own = state.running.values().filter(|held| held.lease.owner == owner);
         state.inherited = own.map(|held| held.lease.reference()).collect();
         Ok(Loop {
@@ -90,6 +90,7 @@ impl Writer {
             waiting: Vec::new(),
             beats: Vec::new(),
             told: Told::new(),
+            copied: 0,
         })
     }
 }
@@ -103,6 +104,7 @@ impl Loop {
                 // What was sent before is still done; nothing more can be sent.
                 self.writer.commands.close();
             }
+            self.copy_back();
         }
         for claim in self.waiting.drain(..) {
             claim.answer(Ok(None), &self.writer.orphans);
@@ -115,6 +117,21 @@ impl Loop {
             tracing::warn!(%error, "the store's file could not be closed well");
         }
         drop(lock);
+    }
+
+    /// Copies the log into the file, between transactions: whoever commits should not wait for it.
+    fn copy_back(&mut self) {
+        let changed = self.writer.db.total_changes();
+        let enough = if self.writer.commands.is_empty() { COPY_WHEN_IDLE } else { COPY_ALWAYS };
+        if changed - self.copied < enough {
+            return;
+        }
+        self.copied = changed;
+        // Best effort: what a reader still needs, or does not fit, is copied the next time.
+        let copied = self.writer.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()));
+        if let Err(error) = copied {
+            tracing::warn!(%error, "the store's log could not be copied back");
+        }
     }
 
     /// Does what came. The answer is whether the store is to be closed.
@@ -175,7 +192,8 @@ impl Loop {
         let db = &self.writer.db;
         db.prepare_cached("BEGIN IMMEDIATE")?.execute(())?;
         let mut batch = Batch::new(db, &mut self.state, &self.writer.settings);
-        let done = work(&mut batch, &mut self.waiting).and_then(|served| {
+        let late = if self.writer.settings.was_set(batch.now) { batch.renew_others() } else { Ok(()) };
+        let done = late.and_then(|()| work(&mut batch, &mut self.waiting)).and_then(|served| {
             batch.state.flush(db)?;
             db.prepare_cached("COMMIT")?.execute(())?;
             Ok(Done { effects: batch.effects, served })

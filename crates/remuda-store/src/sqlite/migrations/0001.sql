@@ -93,6 +93,7 @@ CREATE TABLE result (
     result TEXT NOT NULL
 ) STRICT;
 
+-- That a task came in is told by its own row: its first event is not written down again, unless it says more.
 CREATE TABLE event (
     no   INTEGER NOT NULL,
     n    INTEGER NOT NULL,

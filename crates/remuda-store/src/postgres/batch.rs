@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 
 use remuda_core::schedule::AFFINITY_WINDOW;
-use remuda_core::transition::Ending;
 
 use super::desk::{Chosen, Desk, Outcome, Seen, Served};
 use super::fault::Fault;
@@ -41,14 +40,14 @@ pub(super) async fn run(
     let session = inner.sessions.unopened().await?;
     let needs = needs(inner, commands, claims, careful);
     let client = session.client()?;
-    let mut loaded = load::load(client, inner.sessions.options(), &needs).await?;
-    let mut desk = Desk { inner, now: loaded.now, save: Save::default(), requires: HashMap::new() };
+    let mut loaded = load::load(client, inner.sessions.options(), &inner.ledger, &needs).await?;
+    let (measured, requires) = (Vec::new(), HashMap::new());
+    let mut desk = Desk { inner, now: loaded.now, save: Save::default(), measured, requires };
     let outcomes: Vec<Outcome> = {
         load_lanes(&mut desk, client, commands, &loaded).await?;
         let mut seen = Seen::default();
         commands.iter().map(|command| desk.command(command, &mut loaded, &mut seen)).collect()
     };
-    desk.save.clocks.clone_from(&loaded.changed_clocks());
     let chosen = if claims.is_empty() {
         Chosen::default()
     } else {
@@ -64,9 +63,16 @@ pub(super) async fn run(
             loaded.candidates = load::candidates(client, &needs.claim_lanes, depth).await?;
         }
     };
+    if chosen.leaves_idle(claims) {
+        loaded.ahead = load::ahead(client, desk.now).await?;
+    }
     let served = desk.serve(claims, chosen, &mut loaded)?;
-    let Desk { save, .. } = desk;
-    finish(inner, session, save, outcomes, served, &loaded, shard).await
+    let Desk { save, measured, .. } = desk;
+    let done = finish(inner, session, save, outcomes, served, &loaded, shard).await?;
+    for (shape, ms) in measured {
+        inner.ledger.measured(shape, ms);
+    }
+    Ok(done)
 }
 
 async fn finish(
@@ -107,7 +113,7 @@ async fn finish(
         tidings.ready.extend(loaded.candidates.iter().map(|task| task.lane.clone()));
     }
     inner.lanes.learn(save.new_lanes.into_values());
-    inner.lanes.advance(&save.lane_v);
+    inner.ledger.advance(save.lane_v);
     Ok(Done { outcomes, served, tidings })
 }
 
@@ -122,11 +128,7 @@ fn needs<'a>(inner: &Inner, commands: &'a [Command], claims: &'a [Parked], caref
                     needs.existing.push(new.id.0);
                 }
             }
-            Work::End(lease, ending) => {
-                needs.tasks.insert(lease.task);
-                needs.learns |= matches!(**ending, Ending::Completed { gpu_ms: Some(_), .. });
-            }
-            Work::GiveBack(lease, _) => {
+            Work::End(lease, _) | Work::GiveBack(lease, _) => {
                 needs.tasks.insert(lease.task);
             }
         }
@@ -137,7 +139,6 @@ fn needs<'a>(inner: &Inner, commands: &'a [Command], claims: &'a [Parked], caref
         let request = &parked.request;
         needs.workers.insert(request.worker.as_str());
         needs.claim_lanes.extend(inner.lanes.fitting(&request.capabilities));
-        needs.ahead |= !request.ahead && parked.stays();
         wants += 1;
         if !request.loaded.is_empty() {
             window = i64::try_from(AFFINITY_WINDOW).unwrap_or(0);

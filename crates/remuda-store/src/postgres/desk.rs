@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rand::RngExt as _;
-use remuda_core::schedule::{Candidate, UNKNOWN_COST_MS, Want, assign, learn_cost};
+use remuda_core::schedule::{Candidate, Want, assign};
 use remuda_core::transition::{self, Claimer, Ending};
 use remuda_core::{
     Claim, Lane, LeaseRef, NewTask, PendingReason, Requirements, Sha256, Status, Task, TaskId, Tenant,
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::inner::Inner;
-use super::load::{self, Loaded};
+use super::load::Loaded;
 use super::queue::{Answer, Command, Parked, Work};
 use super::save::{Idem, Save};
 use crate::{EndReply, Error, Result, Submitted};
@@ -55,11 +55,22 @@ pub(super) struct Chosen {
     pub(super) hidden: bool,
 }
 
+impl Chosen {
+    /// Whether an idle worker will go on waiting.
+    pub(super) fn leaves_idle(&self, claims: &[Parked]) -> bool {
+        let waits = |parked: &Parked| !parked.request.ahead && parked.stays();
+        let left = claims.iter().zip(&self.tasks).zip(&self.fenced);
+        left.into_iter().any(|((parked, task), fenced)| task.is_none() && !fenced && waits(parked))
+    }
+}
+
 /// Where decisions are made.
 pub(super) struct Desk<'a> {
     pub(super) inner: &'a Inner,
     pub(super) now: Timestamp,
     pub(super) save: Save,
+    /// What completed tasks took, by their shapes.
+    pub(super) measured: Vec<(i64, i64)>,
     /// What is known of tasks that are given back with more.
     pub(super) requires: HashMap<TaskId, Requirements>,
 }
@@ -92,18 +103,21 @@ impl Desk<'_> {
         seen.ids.insert(new.id);
         seen.keys.extend(key);
         let lane = new.input.requires.lane();
-        let cost = loaded.shapes.get(&new.shape).copied().unwrap_or(UNKNOWN_COST_MS);
-        let v = self.inner.lanes.v(&lane);
-        let head = loaded.heads.entry(lane.clone()).or_insert_with(|| {
-            let lane = Lane { id: lane.clone(), requires: new.input.requires.clone() };
-            self.save.new_lanes.insert(lane.id.clone(), lane);
-            load::Head { v: 0, first: None }
-        });
-        let clock = loaded.clocks.entry(new.tenant.clone()).or_default();
-        let rank = clock.enter(head.first.unwrap_or(head.v.max(v)), new.priority, cost);
+        if !self.inner.lanes.knows(&lane) {
+            let requires = new.input.requires.clone();
+            self.save.new_lanes.insert(lane.clone(), Lane { id: lane.clone(), requires });
+        }
+        if loaded.new_tenants.contains(&new.tenant) {
+            self.save.new_tenants.insert(new.tenant.clone());
+        }
+        let ledger = &self.inner.ledger;
+        let first = loaded.heads.get(&lane).copied();
+        let cost = ledger.cost(new.shape);
+        let head = first.unwrap_or_else(|| ledger.v(&lane));
+        let rank = ledger.enter(&new.tenant, head, new.priority, cost);
         let (task, event) = transition::submit(new, self.now, rank, cost);
         if task.reason == Some(PendingReason::Queued) {
-            head.first = Some(head.first.map_or(rank, |first| first.min(rank)));
+            loaded.heads.insert(lane, first.map_or(rank, |first| first.min(rank)));
         }
         if let Some(idempotency) = &new.idempotency {
             let idempotency = idempotency.clone();
@@ -114,7 +128,6 @@ impl Desk<'_> {
                 at: self.now,
             });
         }
-        loaded.touched.insert(new.tenant.clone());
         self.save.submitted(task.clone(), new.input.clone(), event);
         Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
     }
@@ -128,12 +141,8 @@ impl Desk<'_> {
         let dice = rand::rng().random();
         let policy = &self.inner.sessions.options().policy;
         let ended = transition::end(task, self.now, policy, ending.clone(), dice);
-        if let Some(measured) = ended.gpu_ms {
-            let believed = self.save.shapes.get(&task.shape).or(loaded.shapes.get(&task.shape)).copied();
-            let cost = learn_cost(believed, measured);
-            if believed != Some(cost) {
-                self.save.shapes.insert(task.shape, cost);
-            }
+        if let Some(ms) = ended.gpu_ms {
+            self.measured.push((task.shape, ms));
         }
         let reply = EndReply { status: task.status, discarded: ended.discarded, repeated: false };
         self.save.ended(task, ended, self.now);

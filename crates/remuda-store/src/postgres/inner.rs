@@ -13,6 +13,7 @@ use super::address::Address;
 use super::beat::Beats;
 use super::fault::{Fault, silent};
 use super::lanes::Lanes;
+use super::ledger::{self, Ledger};
 use super::outbox::Outbox;
 use super::queue::{Answer, Queue, Work};
 use super::rows::get;
@@ -38,6 +39,7 @@ pub(super) struct Inner {
     pub(super) sessions: Sessions,
     pub(super) queue: Arc<Queue>,
     pub(super) lanes: Lanes,
+    pub(super) ledger: Ledger,
     pub(super) beats: Beats,
     pub(super) outbox: Outbox,
     pub(super) changes: broadcast::Sender<Change>,
@@ -59,6 +61,7 @@ impl Inner {
             sessions,
             queue: Arc::default(),
             lanes: Lanes::default(),
+            ledger: Ledger::default(),
             beats: Beats::default(),
             outbox: Outbox::default(),
             changes: broadcast::Sender::new(CHANGES),
@@ -72,6 +75,7 @@ impl Inner {
         for slot in 0..BATCHES {
             inner.tasks.spawn(batch::worker(Arc::clone(&inner), slot));
         }
+        inner.tasks.spawn(ledger::run(Arc::clone(&inner)));
         inner.tasks.spawn(outbox::run(Arc::clone(&inner)));
         inner.tasks.spawn(poll::run(Arc::clone(&inner)));
         inner.tasks.spawn(listen::run(Arc::clone(&inner), address));
@@ -151,11 +155,13 @@ impl Inner {
     }
 
     async fn read_lanes(&self) -> Result<Vec<Lane>, Fault> {
-        let rows = self.sessions.query("SELECT id, requires FROM remuda.lane ORDER BY id", &[]).await?;
+        let rows = self.sessions.query("SELECT id, requires, v FROM remuda.lane ORDER BY id", &[]).await?;
         rows.iter()
             .map(|row| {
                 let postgres_types::Json(requires) = get(row, 1)?;
-                Ok(Lane { id: LaneId::from_stored(get(row, 0)?), requires })
+                let id = LaneId::from_stored(get(row, 0)?);
+                self.ledger.came(id.clone(), get(row, 2)?);
+                Ok(Lane { id, requires })
             })
             .collect()
     }
@@ -166,6 +172,7 @@ impl Inner {
         self.stop.cancel();
         self.beats.wake_all();
         self.tasks.wait().await;
+        self.settle_accounts().await;
         self.sessions.close();
     }
 }

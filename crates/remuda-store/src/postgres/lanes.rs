@@ -1,16 +1,14 @@
 //! The lanes that are known here: few, never removed, and needed at every claim.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::RwLock;
 
 use remuda_core::{Capabilities, Lane, LaneId, Requirements};
 
-/// What each lane asks for, and how far it has come.
+/// What each lane asks for.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     known: RwLock<BTreeMap<LaneId, Requirements>>,
-    /// The largest rank claimed by this process: the database's own may lag behind it.
-    claimed: Mutex<HashMap<LaneId, i64>>,
 }
 
 impl Lanes {
@@ -28,6 +26,11 @@ impl Lanes {
     pub(super) fn has_unknown(&self, lanes: &BTreeSet<LaneId>) -> bool {
         let known = self.read();
         lanes.iter().any(|lane| !known.contains_key(lane))
+    }
+
+    /// Whether a lane is known, and so in the database.
+    pub(super) fn knows(&self, lane: &LaneId) -> bool {
+        self.read().contains_key(lane)
     }
 
     /// What a lane asks for.
@@ -57,20 +60,5 @@ impl Lanes {
                 && requires.models.is_subset(&all.models)
         };
         known.iter().filter(|(_, requires)| part(requires)).map(|(id, _)| id.clone()).collect()
-    }
-
-    /// How far a lane has come, as far as this process knows.
-    pub(super) fn v(&self, lane: &LaneId) -> i64 {
-        let claimed = self.claimed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        claimed.get(lane).copied().unwrap_or(0)
-    }
-
-    /// Tasks of these ranks were claimed.
-    pub(super) fn advance(&self, to: &BTreeMap<LaneId, i64>) {
-        let mut claimed = self.claimed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for (lane, v) in to {
-            let known = claimed.entry(lane.clone()).or_insert(*v);
-            *known = (*known).max(*v);
-        }
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use postgres_types::{Json, Type};
-use remuda_core::schedule::{Candidate, TenantClock};
+use remuda_core::schedule::Candidate;
 use remuda_core::{Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use super::columns::{Columns, each};
 use super::fault::Fault;
+use super::ledger::Ledger;
 use super::rows::{self, get, task_columns};
 use super::session;
 use crate::{Error, Options};
@@ -19,22 +20,19 @@ use crate::{Error, Options};
 pub(super) struct Needs<'a> {
     /// Tasks that end.
     pub(super) tasks: BTreeSet<TaskId>,
-    /// Whether costs are learnt from them.
-    pub(super) learns: bool,
     /// Submissions that may have been made before.
     pub(super) existing: Vec<Uuid>,
     keys: Vec<(&'a str, &'a str)>,
-    shapes: BTreeSet<i64>,
-    tenants: BTreeSet<&'a Tenant>,
-    lanes: BTreeSet<LaneId>,
+    pub(super) shapes: BTreeSet<i64>,
+    pub(super) tenants: BTreeSet<&'a Tenant>,
+    /// Lanes that tasks come into.
+    pub(super) lanes: BTreeSet<LaneId>,
     /// Workers that claim.
     pub(super) workers: BTreeSet<&'a str>,
     /// The lanes they claim from.
     pub(super) claim_lanes: BTreeSet<LaneId>,
     /// How many tasks of each.
     pub(super) depth: i64,
-    /// Whether what was sent ahead could be asked back.
-    pub(super) ahead: bool,
 }
 
 impl<'a> Needs<'a> {
@@ -46,15 +44,6 @@ impl<'a> Needs<'a> {
         self.tenants.insert(&new.tenant);
         self.lanes.insert(new.input.requires.lane());
     }
-}
-
-/// Where a lane is.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Head {
-    /// The largest rank that was claimed from it.
-    pub(super) v: i64,
-    /// The rank of its first task.
-    pub(super) first: Option<i64>,
 }
 
 /// A task that waits in the queue of a worker behind another.
@@ -72,23 +61,16 @@ pub(super) struct Loaded {
     pub(super) tasks: HashMap<TaskId, Task>,
     pub(super) existing: HashMap<TaskId, Task>,
     pub(super) idems: HashMap<(String, String), (Sha256, Task)>,
-    pub(super) shapes: HashMap<i64, i64>,
-    pub(super) heads: BTreeMap<LaneId, Head>,
-    pub(super) clocks: BTreeMap<Tenant, TenantClock>,
-    /// Tenants whose clocks were moved.
-    pub(super) touched: BTreeSet<Tenant>,
+    /// The ranks of the first tasks of the lanes that tasks come into.
+    pub(super) heads: HashMap<LaneId, i64>,
+    /// Tenants that the database does not know.
+    pub(super) new_tenants: BTreeSet<Tenant>,
     pub(super) holders: HashMap<String, (OwnerId, Fence)>,
     pub(super) candidates: Vec<Task>,
     pub(super) ahead: Vec<Ahead>,
 }
 
 impl Loaded {
-    /// The clocks that were moved.
-    pub(super) fn changed_clocks(&self) -> BTreeMap<Tenant, TenantClock> {
-        let moved = self.clocks.iter().filter(|(tenant, _)| self.touched.contains(tenant));
-        moved.map(|(tenant, clock)| (tenant.clone(), clock.clone())).collect()
-    }
-
     /// Whether some lane may have more than was read of it.
     pub(super) fn is_full(&self, depth: i64) -> bool {
         let mut counts: HashMap<&LaneId, i64> = HashMap::new();
@@ -114,15 +96,12 @@ const IDEMS: &str = concat!(
      JOIN remuda.task t ON t.id = i.task"
 );
 
-const SHAPES: &str = "SELECT shape, cost_ms FROM remuda.shape WHERE shape = ANY($1) \
-    UNION SELECT s.shape, s.cost_ms FROM remuda.shape s WHERE s.shape IN \
-    (SELECT t.shape FROM remuda.task t WHERE t.id = ANY($2))";
+const SHAPES: &str = "SELECT shape, cost_ms FROM remuda.shape WHERE shape = ANY($1)";
 
-const HEADS: &str = "SELECT l.id, l.v, (SELECT t.rank FROM remuda.task t WHERE t.lane = l.id AND t.reason = 'queued' \
-    ORDER BY t.rank, 9 - t.priority, t.id LIMIT 1) FROM remuda.lane l WHERE l.id = ANY($1)";
+const CLOCKS: &str = "SELECT tenant, vfinish, weight FROM remuda.tenant WHERE tenant = ANY($1)";
 
-const CLOCKS: &str = "SELECT tenant, vfinish, weight FROM remuda.tenant WHERE tenant = ANY($1) ORDER BY tenant \
-    FOR UPDATE";
+const HEADS: &str = "SELECT u.lane, (SELECT t.rank FROM remuda.task t WHERE t.lane = u.lane AND t.reason = 'queued' \
+    ORDER BY t.rank, 9 - t.priority, t.id LIMIT 1) FROM unnest($1) AS u(lane)";
 
 const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
 
@@ -154,60 +133,74 @@ fn lane_column(lanes: &BTreeSet<LaneId>) -> Columns<'_> {
 }
 
 /// Opens the transaction and reads everything. Each statement is sent before the answer to the one before it came.
-pub(super) async fn load(client: &Client, options: &Options, needs: &Needs<'_>) -> Result<Loaded, Fault> {
-    let submits = !needs.tenants.is_empty();
-    let learnt_from = if needs.learns { each(&needs.tasks, |id| id.0) } else { Vec::new() };
-    let ids = Columns::default().with(Type::UUID_ARRAY, each(&needs.tasks, |id| id.0));
+pub(super) async fn load(
+    client: &Client,
+    options: &Options,
+    ledger: &Ledger,
+    needs: &Needs<'_>,
+) -> Result<Loaded, Fault> {
+    let (tenants, shapes) = ledger.missing(&needs.tenants, &needs.shapes);
+    let claims = !needs.claim_lanes.is_empty() && !needs.workers.is_empty();
+    // The first candidate of a lane is its head.
+    let lanes: BTreeSet<LaneId> =
+        needs.lanes.iter().filter(|lane| !claims || !needs.claim_lanes.contains(*lane)).cloned().collect();
+    let id_column = Columns::default().with(Type::UUID_ARRAY, each(&needs.tasks, |id| id.0));
     let existing = Columns::default().with(Type::UUID_ARRAY, needs.existing.as_slice());
     let keys = Columns::default()
         .with(Type::TEXT_ARRAY, each(&needs.keys, |(tenant, _)| *tenant))
         .with(Type::TEXT_ARRAY, each(&needs.keys, |(_, key)| *key));
-    let shapes = Columns::default()
-        .with(Type::INT8_ARRAY, each(&needs.shapes, |shape| *shape))
-        .with(Type::UUID_ARRAY, learnt_from);
-    let tenants = Columns::default().with(Type::TEXT_ARRAY, each(&needs.tenants, |tenant| tenant.as_str()));
+    let shape_column = Columns::default().with(Type::INT8_ARRAY, shapes.as_slice());
+    let tenant_column = Columns::default().with(Type::TEXT_ARRAY, each(&tenants, |tenant| tenant.as_str()));
     let workers = Columns::default().with(Type::TEXT_ARRAY, each(&needs.workers, |worker| *worker));
-    let claims = !needs.claim_lanes.is_empty() && !needs.workers.is_empty();
     let queue = lane_column(&needs.claim_lanes).with(Type::INT8, needs.depth);
-    let (now, tasks, candidates, holders, ahead, existing, idems, shapes, heads, clocks) = tokio::join!(
+    let (now, tasks, candidates, holders, existing, idems, costs, heads, clocks) = tokio::join!(
         biased;
         session::begin(client, options),
-        ask(client, !needs.tasks.is_empty(), LOCK_TASKS, ids),
+        ask(client, !needs.tasks.is_empty(), LOCK_TASKS, id_column),
         ask(client, claims, CANDIDATES, queue),
         ask(client, !needs.workers.is_empty(), HOLDERS, workers),
-        ask(client, needs.ahead, AHEAD, Columns::default()),
         ask(client, !needs.existing.is_empty(), EXISTING, existing),
         ask(client, !needs.keys.is_empty(), IDEMS, keys),
-        ask(client, submits || needs.learns, SHAPES, shapes),
-        ask(client, submits, HEADS, lane_column(&needs.lanes)),
-        ask(client, submits, CLOCKS, tenants),
+        ask(client, !shapes.is_empty(), SHAPES, shape_column),
+        ask(client, !lanes.is_empty(), HEADS, lane_column(&lanes)),
+        ask(client, !tenants.is_empty(), CLOCKS, tenant_column),
     );
-    let now = now?;
-    let mut loaded = Loaded { now, ..Loaded::default() };
+    let mut loaded = Loaded { now: now?, ..Loaded::default() };
     loaded.tasks = rows::tasks(&tasks?)?.into_iter().map(|task| (task.id, task)).collect();
     loaded.candidates = rows::tasks(&candidates?)?;
     for row in holders? {
         loaded.holders.insert(get(&row, 0)?, (OwnerId(get(&row, 1)?), Fence(get(&row, 2)?)));
     }
-    loaded.ahead = ahead?.iter().map(|row| ahead_row(row, now)).collect::<Result<_, _>>()?;
     loaded.existing = rows::tasks(&existing?)?.into_iter().map(|task| (task.id, task)).collect();
     for row in idems? {
         let task = rows::task_at(&row, 3)?;
         loaded.idems.insert((get(&row, 0)?, get(&row, 1)?), (rows::hash(&row, 2)?, task));
     }
-    for row in shapes? {
-        loaded.shapes.insert(get(&row, 0)?, get(&row, 1)?);
+    for task in &loaded.candidates {
+        let first = loaded.heads.entry(task.lane.clone()).or_insert(task.rank);
+        *first = task.rank.min(*first);
     }
     for row in heads? {
-        let head = Head { v: get(&row, 1)?, first: get(&row, 2)? };
-        loaded.heads.insert(LaneId::from_stored(get(&row, 0)?), head);
+        let first: Option<i64> = get(&row, 1)?;
+        let lane = LaneId::from_stored(get(&row, 0)?);
+        loaded.heads.extend(first.map(|first| (lane, first)));
     }
+    let costs = costs?.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<_, Fault>>()?;
+    let mut known = BTreeMap::new();
     for row in clocks? {
         let tenant: String = get(&row, 0)?;
         let tenant = Tenant::new(tenant).map_err(|error| Error::Corrupt(error.to_string()))?;
-        loaded.clocks.insert(tenant, rows::clock_at(&row, 1)?);
+        known.insert(tenant, rows::clock_at(&row, 1)?);
     }
+    ledger.learn((&tenants, &shapes), &known, &costs);
+    let unknown = tenants.into_iter().filter(|tenant| !known.contains_key(*tenant));
+    loaded.new_tenants = unknown.cloned().collect();
     Ok(loaded)
+}
+
+/// What waits in the queues of workers behind other tasks, in the order of the queue.
+pub(super) async fn ahead(client: &Client, now: Timestamp) -> Result<Vec<Ahead>, Fault> {
+    client.query_typed(AHEAD, &[]).await?.iter().map(|row| ahead_row(row, now)).collect()
 }
 
 fn ahead_row(row: &Row, now: Timestamp) -> Result<Ahead, Fault> {

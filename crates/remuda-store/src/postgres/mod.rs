@@ -20,6 +20,7 @@ mod desk;
 mod fault;
 mod inner;
 mod lanes;
+mod ledger;
 mod listen;
 mod load;
 mod outbox;

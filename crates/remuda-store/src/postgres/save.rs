@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
-use remuda_core::schedule::TenantClock;
 use remuda_core::transition::Ended;
 use remuda_core::{
     Attempt, AttemptNo, AttemptOutcome, Failure, Idempotency, Lane, LaneId, Lease, OwnerId, PendingReason,
@@ -56,10 +55,10 @@ pub(super) struct Save {
     pub(super) owners: Vec<(TaskId, AttemptNo, OwnerId)>,
     pub(super) events: Vec<TaskEvent>,
     pub(super) sweeps: BTreeMap<TaskId, Timestamp>,
-    pub(super) clocks: BTreeMap<Tenant, TenantClock>,
+    pub(super) new_tenants: BTreeSet<Tenant>,
     pub(super) new_lanes: BTreeMap<LaneId, Lane>,
+    /// The largest rank that is claimed from each lane.
     pub(super) lane_v: BTreeMap<LaneId, i64>,
-    pub(super) shapes: BTreeMap<i64, i64>,
     pub(super) counts: BTreeMap<Tenant, Deltas>,
     /// Tasks whose input is wanted with the commit.
     pub(super) inputs: Vec<TaskId>,

@@ -20,6 +20,9 @@ pub(super) fn is_inputs(statement: Option<&Statement<'_>>) -> bool {
 /// Everything that there is to write, in the order in which tables are locked.
 pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     let mut all = Vec::new();
+    if !save.new_tenants.is_empty() {
+        all.push(new_tenants(save));
+    }
     if !save.new_lanes.is_empty() {
         all.push(new_lanes(save));
     }
@@ -66,17 +69,8 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
         let ids = each(&save.inputs, |id| id.0);
         all.push((SELECT_INPUTS, Columns::default().with(Type::UUID_ARRAY, ids)));
     }
-    if !save.shapes.is_empty() {
-        all.push(learn_shapes(save));
-    }
-    if !save.clocks.is_empty() {
-        all.push(set_clocks(save));
-    }
     if !save.counts.is_empty() {
         all.push(count(save, shard));
-    }
-    if !save.lane_v.is_empty() {
-        all.push(advance_lanes(save));
     }
     all
 }
@@ -318,36 +312,12 @@ fn insert_sweeps(save: &Save) -> Statement<'_> {
     )
 }
 
-/// Best effort: somebody who learns the same at the same moment is not waited for.
-fn learn_shapes(save: &Save) -> Statement<'_> {
-    let columns = Columns::default()
-        .with(Type::INT8_ARRAY, each(save.shapes.keys(), |shape| *shape))
-        .with(Type::INT8_ARRAY, each(save.shapes.values(), |cost| *cost));
+fn new_tenants(save: &Save) -> Statement<'_> {
+    let columns =
+        Columns::default().with(Type::TEXT_ARRAY, each(&save.new_tenants, |tenant| tenant.as_str()));
     (
-        "WITH u AS (SELECT * FROM unnest($1, $2) AS u(shape, cost_ms)), \
-         known AS (SELECT s.shape FROM remuda.shape s JOIN u ON u.shape = s.shape ORDER BY s.shape \
-         FOR UPDATE OF s SKIP LOCKED), \
-         learnt AS (UPDATE remuda.shape AS s SET cost_ms = u.cost_ms FROM u JOIN known ON known.shape = u.shape \
-         WHERE s.shape = u.shape) \
-         INSERT INTO remuda.shape (shape, cost_ms) SELECT u.shape, u.cost_ms FROM u \
-         WHERE NOT EXISTS (SELECT FROM remuda.shape s WHERE s.shape = u.shape) ON CONFLICT (shape) DO NOTHING",
-        columns,
-    )
-}
-
-fn set_clocks(save: &Save) -> Statement<'_> {
-    let array = |clock: &remuda_core::schedule::TenantClock| {
-        let moments: Vec<String> = clock.vfinish.iter().map(i64::to_string).collect();
-        format!("{{{}}}", moments.join(","))
-    };
-    let columns = Columns::default()
-        .with(Type::TEXT_ARRAY, each(save.clocks.keys(), |tenant| tenant.as_str()))
-        .with(Type::TEXT_ARRAY, each(save.clocks.values(), array))
-        .with(Type::INT8_ARRAY, each(save.clocks.values(), |clock| clock.weight));
-    (
-        "INSERT INTO remuda.tenant AS t (tenant, vfinish, weight) \
-         SELECT u.tenant, u.vfinish::bigint[], u.weight FROM unnest($1, $2, $3) AS u(tenant, vfinish, weight) \
-         ON CONFLICT (tenant) DO UPDATE SET vfinish = excluded.vfinish",
+        "INSERT INTO remuda.tenant (tenant, vfinish, weight) SELECT u.tenant, array_fill(0::bigint, ARRAY[10]), 1000 \
+         FROM unnest($1) AS u(tenant) ON CONFLICT (tenant) DO NOTHING",
         columns,
     )
 }
@@ -369,19 +339,6 @@ fn count(save: &Save, shard: i16) -> Statement<'_> {
          ON CONFLICT (tenant, shard) DO UPDATE SET pending = c.pending + excluded.pending, \
          running = c.running + excluded.running, completed = c.completed + excluded.completed, \
          failed = c.failed + excluded.failed, cancelled = c.cancelled + excluded.cancelled",
-        columns,
-    )
-}
-
-/// Best effort: a lane that somebody else advances at the same moment is left to them.
-fn advance_lanes(save: &Save) -> Statement<'_> {
-    let columns = Columns::default()
-        .with(Type::TEXT_ARRAY, each(save.lane_v.keys(), |lane| lane.as_str()))
-        .with(Type::INT8_ARRAY, each(save.lane_v.values(), |v| *v));
-    (
-        "WITH u AS (SELECT l.id, u.v FROM unnest($1, $2) AS u(id, v) JOIN remuda.lane l ON l.id = u.id \
-         WHERE l.v < u.v ORDER BY l.id FOR UPDATE OF l SKIP LOCKED) \
-         UPDATE remuda.lane AS l SET v = u.v FROM u WHERE l.id = u.id",
         columns,
     )
 }

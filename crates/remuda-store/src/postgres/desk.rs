@@ -278,7 +278,7 @@ impl Desk<'_> {
                 found.ok_or_else(|| Error::Corrupt(format!("task {id} was chosen and is not there")))?;
             let (lease, attempt, event) = transition::claim(&mut task, self.now, policy, &by, Uuid::new_v4())
                 .map_err(|error| Error::Corrupt(format!("task {id} was ready, but {error}")))?;
-            self.save.claimed(Status::Pending, &task, &lease, attempt, event);
+            self.save.claimed(Status::Pending, &task, &lease, &attempt, event);
             let input = input.unwrap_or_else(|| {
                 self.save.inputs.push(id);
                 empty_input()

@@ -81,12 +81,6 @@ impl Loaded {
     }
 }
 
-const LOCK_TASKS: &str = concat!(
-    "SELECT ",
-    task_columns!("t"),
-    " FROM remuda.task t WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE"
-);
-
 const EXISTING: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = ANY($1)");
 
 const IDEMS: &str = concat!(
@@ -105,12 +99,7 @@ const HEADS: &str = "SELECT u.lane, (SELECT t.rank FROM remuda.task t WHERE t.la
 
 const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
 
-const CANDIDATES: &str = concat!(
-    "SELECT c.* FROM unnest($1) AS u(lane) CROSS JOIN LATERAL (SELECT ",
-    task_columns!("t"),
-    " FROM remuda.task t WHERE t.lane = u.lane AND t.reason = 'queued' ORDER BY t.rank, 9 - t.priority, t.id \
-     LIMIT $2 FOR UPDATE SKIP LOCKED) c"
-);
+const LOAD: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.load_1($1, $2, $3) t");
 
 const AHEAD: &str = "SELECT l.task, l.worker, l.wanted, t.lane, t.rank, t.priority, t.affinity, t.run_at, \
     t.avoid_worker, t.avoid_until FROM remuda.lease l JOIN remuda.task t ON t.id = l.task WHERE l.phase = 'ahead' \
@@ -132,6 +121,13 @@ fn lane_column(lanes: &BTreeSet<LaneId>) -> Columns<'_> {
     Columns::default().with(Type::TEXT_ARRAY, each(lanes, LaneId::as_str))
 }
 
+fn locked<'a>(ends: &BTreeSet<TaskId>, lanes: &'a BTreeSet<LaneId>, depth: i64) -> Columns<'a> {
+    Columns::default()
+        .with(Type::UUID_ARRAY, each(ends, |id| id.0))
+        .with(Type::TEXT_ARRAY, each(lanes, LaneId::as_str))
+        .with(Type::INT8, depth)
+}
+
 /// Opens the transaction and reads everything. Each statement is sent before the answer to the one before it came.
 pub(super) async fn load(
     client: &Client,
@@ -144,7 +140,6 @@ pub(super) async fn load(
     // The first candidate of a lane is its head.
     let lanes: BTreeSet<LaneId> =
         needs.lanes.iter().filter(|lane| !claims || !needs.claim_lanes.contains(*lane)).cloned().collect();
-    let id_column = Columns::default().with(Type::UUID_ARRAY, each(&needs.tasks, |id| id.0));
     let existing = Columns::default().with(Type::UUID_ARRAY, needs.existing.as_slice());
     let keys = Columns::default()
         .with(Type::TEXT_ARRAY, each(&needs.keys, |(tenant, _)| *tenant))
@@ -152,12 +147,13 @@ pub(super) async fn load(
     let shape_column = Columns::default().with(Type::INT8_ARRAY, shapes.as_slice());
     let tenant_column = Columns::default().with(Type::TEXT_ARRAY, each(&tenants, |tenant| tenant.as_str()));
     let workers = Columns::default().with(Type::TEXT_ARRAY, each(&needs.workers, |worker| *worker));
-    let queue = lane_column(&needs.claim_lanes).with(Type::INT8, needs.depth);
-    let (now, tasks, candidates, holders, existing, idems, costs, heads, clocks) = tokio::join!(
+    let none = BTreeSet::new();
+    let claimed = if claims { &needs.claim_lanes } else { &none };
+    let locked = locked(&needs.tasks, claimed, needs.depth);
+    let (now, locked, holders, existing, idems, costs, heads, clocks) = tokio::join!(
         biased;
         session::begin(client, options),
-        ask(client, !needs.tasks.is_empty(), LOCK_TASKS, id_column),
-        ask(client, claims, CANDIDATES, queue),
+        ask(client, claims || !needs.tasks.is_empty(), LOAD, locked),
         ask(client, !needs.workers.is_empty(), HOLDERS, workers),
         ask(client, !needs.existing.is_empty(), EXISTING, existing),
         ask(client, !needs.keys.is_empty(), IDEMS, keys),
@@ -166,8 +162,14 @@ pub(super) async fn load(
         ask(client, !tenants.is_empty(), CLOCKS, tenant_column),
     );
     let mut loaded = Loaded { now: now?, ..Loaded::default() };
-    loaded.tasks = rows::tasks(&tasks?)?.into_iter().map(|task| (task.id, task)).collect();
-    loaded.candidates = rows::tasks(&candidates?)?;
+    for task in rows::tasks(&locked?)? {
+        // Those that end come first. One of them can be a candidate too, when its report is late.
+        if needs.tasks.contains(&task.id) && !loaded.tasks.contains_key(&task.id) {
+            loaded.tasks.insert(task.id, task);
+        } else {
+            loaded.candidates.push(task);
+        }
+    }
     for row in holders? {
         loaded.holders.insert(get(&row, 0)?, (OwnerId(get(&row, 1)?), Fence(get(&row, 2)?)));
     }
@@ -227,8 +229,8 @@ pub(super) async fn candidates(
     lanes: &BTreeSet<LaneId>,
     depth: i64,
 ) -> Result<Vec<Task>, Fault> {
-    let columns = lane_column(lanes).with(Type::INT8, depth);
-    rows::tasks(&client.query_typed(CANDIDATES, &columns.params()).await?)
+    let columns = locked(&BTreeSet::new(), lanes, depth);
+    rows::tasks(&client.query_typed(LOAD, &columns.params()).await?)
 }
 
 /// What a lane asks for.

@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use remuda_core::transition::Ended;
 use remuda_core::{
-    Attempt, AttemptNo, AttemptOutcome, Failure, Idempotency, Lane, LaneId, Lease, OwnerId, PendingReason,
-    Status, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
+    Attempt, AttemptOutcome, Failure, Idempotency, Lane, LaneId, Lease, PendingReason, Status, Task,
+    TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
 };
 use tokio_postgres::Row;
 
@@ -20,7 +20,6 @@ use crate::Change;
 #[derive(Debug)]
 pub(super) struct Closed {
     pub(super) task: TaskId,
-    pub(super) n: AttemptNo,
     pub(super) ended_at: Timestamp,
     pub(super) outcome: AttemptOutcome,
     pub(super) failure: Option<Failure>,
@@ -46,13 +45,11 @@ pub(super) struct Save {
     pub(super) new_tasks: BTreeMap<TaskId, (Task, TaskInput)>,
     pub(super) tasks: BTreeMap<TaskId, Task>,
     pub(super) idems: Vec<Idem>,
-    pub(super) new_leases: Vec<Lease>,
+    /// With the moment at which their attempts began.
+    pub(super) new_leases: Vec<(Lease, Timestamp)>,
     pub(super) adopted: Vec<Lease>,
-    pub(super) gone_leases: BTreeSet<TaskId>,
     pub(super) wanted: BTreeSet<TaskId>,
-    pub(super) new_attempts: Vec<Attempt>,
     pub(super) closed: Vec<Closed>,
-    pub(super) owners: Vec<(TaskId, AttemptNo, OwnerId)>,
     pub(super) events: Vec<TaskEvent>,
     pub(super) sweeps: BTreeMap<TaskId, Timestamp>,
     pub(super) new_tenants: BTreeSet<Tenant>,
@@ -101,12 +98,11 @@ impl Save {
         before: Status,
         task: &Task,
         lease: &Lease,
-        attempt: Attempt,
+        attempt: &Attempt,
         event: TaskEvent,
     ) {
         self.count(&task.tenant, Some(before), Some(task.status));
-        self.new_leases.push(lease.clone());
-        self.new_attempts.push(attempt);
+        self.new_leases.push((lease.clone(), attempt.started_at));
         self.events.push(event);
         let v = self.lane_v.entry(task.lane.clone()).or_insert(task.rank);
         *v = task.rank.max(*v);
@@ -116,10 +112,8 @@ impl Save {
     /// An attempt ended: the lease goes.
     pub(super) fn ended(&mut self, task: &Task, ended: Ended, now: Timestamp) {
         self.count(&task.tenant, Some(Status::Running), Some(task.status));
-        self.gone_leases.insert(task.id);
         self.closed.push(Closed {
             task: task.id,
-            n: task.attempt,
             ended_at: now,
             outcome: ended.outcome,
             failure: ended.failure,
@@ -188,6 +182,14 @@ impl Save {
             && self.counts.is_empty()
     }
 
+    /// Whether there is something for the statement that writes most things.
+    pub(super) fn is_large(&self) -> bool {
+        !(self.new_tasks.is_empty()
+            && self.tasks.is_empty()
+            && self.events.is_empty()
+            && self.counts.is_empty())
+    }
+
     /// What others should hear of it.
     pub(super) fn tidings(&self) -> Tidings {
         let new = self.new_tasks.values().map(|(task, _)| task);
@@ -220,14 +222,14 @@ impl Save {
         let done = join_all(work).await;
         let mut inputs = HashMap::new();
         let mut failed = None;
-        for (index, outcome) in done.into_iter().enumerate() {
+        for outcome in done {
             match outcome {
-                Ok(found) if write::is_inputs(statements.get(index)) => {
+                // Only one of the statements returns rows.
+                Ok(found) => {
                     for row in found {
                         inputs.insert(TaskId(rows::get(&row, 0)?), rows::input_at(&row, 1)?);
                     }
                 }
-                Ok(_) => {}
                 Err(error) => {
                     failed.get_or_insert(error);
                 }

@@ -21,11 +21,13 @@ use crate::{Error, Options, Result};
 const WORK: Duration = Duration::from_secs(9);
 /// So often work is tried again when other transactions are in its way.
 const TRIES: u32 = 8;
-/// Opens every transaction. A process that is stopped in the middle of one must not hold its locks for ever, a
-/// statement must end before its caller gives up, and plans must not wait for a compiler.
-const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = 8000; SET LOCAL lock_timeout = 6000; \
-    SET LOCAL idle_in_transaction_session_timeout = 10000; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; \
-    SELECT (extract(epoch FROM now()) * 1000000)::bigint";
+/// Opens every transaction. A process that is stopped in the middle of one must not hold its locks for ever, and a
+/// statement must end before its caller gives up.
+const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = 8000; \
+    SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT (extract(epoch FROM now()) * 1000000)::bigint";
+/// For statements that are seldom and not planned beforehand: their plans must not depend on what the server believes
+/// of the sizes of tables, nor wait for a compiler.
+const PLANS: &str = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off";
 
 /// Where connections come from, and since when the server answers without a gap.
 #[derive(Debug)]
@@ -87,7 +89,10 @@ impl Sessions {
     pub(super) async fn begin(&self) -> Result<Transaction, Fault> {
         let mut session = self.session().await?;
         session.busy = true;
-        let now = begin(session.client()?, &self.options).await?;
+        let client = session.client()?;
+        let (now, set) = tokio::join!(biased; begin(client, &self.options), client.batch_execute(PLANS));
+        let now = now?;
+        set?;
         Ok(Transaction { session, now })
     }
 

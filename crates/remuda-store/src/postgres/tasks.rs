@@ -56,8 +56,10 @@ impl Inner {
 
     pub(super) async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
         let read = async || {
+            // The attempt under way is its lease.
             let statement = "SELECT task, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms \
-                FROM remuda.attempt WHERE task = $1 ORDER BY n";
+                FROM remuda.attempt WHERE task = $1 UNION ALL SELECT task, attempt, owner, worker, prompt_id, \
+                started_at, NULL, NULL, NULL, NULL FROM remuda.lease WHERE task = $1 ORDER BY 2";
             let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
             rows.iter().map(rows::attempt).collect()
         };

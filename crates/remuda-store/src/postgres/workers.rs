@@ -87,7 +87,6 @@ impl Inner {
             }
             let event =
                 transition::adopt(&mut task, &mut lease, now, policy, request.owner, request.gateway.clone());
-            save.owners.push((task.id, lease.attempt, request.owner));
             save.changed(Status::Running, &task, Some(event), now);
             save.adopted.push(lease.clone());
             save.inputs.push(task.id);

@@ -1,7 +1,9 @@
-//! The statements that write, one for each table, each for any number of rows.
+//! The statements that write, each for any number of rows.
+
+use std::sync::LazyLock;
 
 use postgres_types::{Json, Type};
-use remuda_core::{Attempt, Lease, Task, TaskEvent, TaskInput};
+use remuda_core::{Lease, PendingReason, Task, TaskInput, WorkerId};
 
 use super::columns::{Columns, each};
 use super::save::Save;
@@ -9,13 +11,14 @@ use super::save::Save;
 /// A statement with its parameters.
 pub(super) type Statement<'a> = (&'static str, Columns<'a>);
 
-const SELECT_INPUTS: &str = "SELECT task, workflow, placements, requires FROM remuda.task_input \
-    WHERE task = ANY($1)";
+/// How many parameters `remuda.save_1` has.
+const PARAMETERS: usize = 72;
 
-/// Whether a statement is the one that reads inputs.
-pub(super) fn is_inputs(statement: Option<&Statement<'_>>) -> bool {
-    statement.is_some_and(|(text, _)| *text == SELECT_INPUTS)
-}
+/// What most transactions write is one call, whose statements the server has planned already.
+static SAVE: LazyLock<String> = LazyLock::new(|| {
+    let numbers: Vec<String> = (1..=PARAMETERS).map(|n| format!("${n}")).collect();
+    format!("SELECT * FROM remuda.save_1({})", numbers.join(", "))
+});
 
 /// Everything that there is to write, in the order in which tables are locked.
 pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
@@ -26,23 +29,8 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     if !save.new_lanes.is_empty() {
         all.push(new_lanes(save));
     }
-    if !save.new_tasks.is_empty() {
-        let tasks: Vec<&Task> = save.new_tasks.values().map(|(task, _)| task).collect();
-        all.push(insert_tasks(&tasks));
-        all.push(insert_inputs(save.new_tasks.values()));
-    }
     if !save.idems.is_empty() {
         all.push(insert_idems(save));
-    }
-    if !save.tasks.is_empty() {
-        let tasks: Vec<&Task> = save.tasks.values().collect();
-        all.push(update_tasks(&tasks));
-    }
-    if !save.gone_leases.is_empty() {
-        all.push(delete_leases(save));
-    }
-    if !save.new_leases.is_empty() {
-        all.push(insert_leases(&save.new_leases));
     }
     if !save.adopted.is_empty() {
         all.push(update_leases(&save.adopted));
@@ -50,29 +38,116 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     if !save.wanted.is_empty() {
         all.push(want_leases(save));
     }
-    if !save.new_attempts.is_empty() {
-        all.push(insert_attempts(&save.new_attempts));
-    }
-    if !save.closed.is_empty() {
-        all.push(close_attempts(save));
-    }
-    if !save.owners.is_empty() {
-        all.push(hand_over_attempts(save));
-    }
-    if !save.events.is_empty() {
-        all.push(insert_events(&save.events));
-    }
     if !save.sweeps.is_empty() {
         all.push(insert_sweeps(save));
     }
-    if !save.inputs.is_empty() {
-        let ids = each(&save.inputs, |id| id.0);
-        all.push((SELECT_INPUTS, Columns::default().with(Type::UUID_ARRAY, ids)));
-    }
-    if !save.counts.is_empty() {
-        all.push(count(save, shard));
+    // Last: it reads, too.
+    if save.is_large() {
+        all.push((SAVE.as_str(), everything(save, shard)));
     }
     all
+}
+
+/// The parameters of `remuda.save_1`.
+fn everything(save: &Save, shard: i16) -> Columns<'_> {
+    let columns = new_tasks(Columns::default(), save.new_tasks.values());
+    let columns = changed_tasks(columns, save.tasks.values());
+    let over = &save.closed;
+    let leases = &save.new_leases;
+    let events = &save.events;
+    let deltas = |place: usize| each(save.counts.values(), |deltas| deltas[place]);
+    columns
+        .with(Type::UUID_ARRAY, each(over, |c| c.task.0))
+        .with(Type::TIMESTAMPTZ_ARRAY, each(over, |c| c.ended_at))
+        .with(Type::TEXT_ARRAY, each(over, |c| c.outcome.as_str()))
+        .with(Type::JSON_ARRAY, each(over, |c| c.failure.as_ref().map(Json)))
+        .with(Type::INT8_ARRAY, each(over, |c| c.gpu_ms))
+        .with(Type::UUID_ARRAY, each(leases, |(l, _)| l.task.0))
+        .with(Type::INT8_ARRAY, each(leases, |(l, _)| l.fence.0))
+        .with(Type::INT4_ARRAY, each(leases, |(l, _)| l.attempt))
+        .with(Type::UUID_ARRAY, each(leases, |(l, _)| l.owner.0))
+        .with(Type::TEXT_ARRAY, each(leases, |(l, _)| l.worker.as_str()))
+        .with(Type::UUID_ARRAY, each(leases, |(l, _)| l.prompt_id))
+        .with(Type::TIMESTAMPTZ_ARRAY, each(leases, |(l, _)| l.until))
+        .with(Type::TEXT_ARRAY, each(leases, |(l, _)| l.phase.as_str()))
+        .with(Type::TEXT_ARRAY, each(leases, |(l, _)| l.gateway.as_deref()))
+        .with(Type::TIMESTAMPTZ_ARRAY, each(leases, |(_, started_at)| *started_at))
+        .with(Type::UUID_ARRAY, each(events, |e| e.task.0))
+        .with(Type::INT8_ARRAY, each(events, |e| e.n))
+        .with(Type::TIMESTAMPTZ_ARRAY, each(events, |e| e.at))
+        .with(Type::TEXT_ARRAY, each(events, |e| e.kind.as_str()))
+        .with(Type::JSON_ARRAY, each(events, |e| Json(&e.data)))
+        .with(Type::INT2, shard)
+        .with(Type::TEXT_ARRAY, each(save.counts.keys(), |tenant| tenant.as_str()))
+        .with(Type::INT8_ARRAY, deltas(0))
+        .with(Type::INT8_ARRAY, deltas(1))
+        .with(Type::INT8_ARRAY, deltas(2))
+        .with(Type::INT8_ARRAY, deltas(3))
+        .with(Type::INT8_ARRAY, deltas(4))
+        .with(Type::UUID_ARRAY, each(&save.inputs, |id| id.0))
+}
+
+fn new_tasks<'a>(
+    columns: Columns<'a>,
+    both: impl Iterator<Item = &'a (Task, TaskInput)> + Clone,
+) -> Columns<'a> {
+    let new: &Vec<&Task> = &both.clone().map(|(task, _)| task).collect();
+    let inputs: &Vec<&TaskInput> = &both.map(|(_, input)| input).collect();
+    columns
+        .with(Type::UUID_ARRAY, values(new, |t| t.id.0))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.tenant.as_str()))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.workflow_id.as_deref()))
+        .with(Type::INT2_ARRAY, values(new, |t| i16::from(t.priority.get())))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.status.as_str()))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.reason.map(PendingReason::as_str)))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.lane.as_str()))
+        .with(Type::INT8_ARRAY, values(new, |t| t.affinity))
+        .with(Type::INT8_ARRAY, values(new, |t| t.shape))
+        .with(Type::INT8_ARRAY, values(new, |t| t.cost_ms))
+        .with(Type::INT8_ARRAY, values(new, |t| t.rank))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(new, |t| t.created_at))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(new, |t| t.run_at))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(new, |t| t.deadline))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(new, |t| t.started_at))
+        .with(Type::INT4_ARRAY, values(new, |t| t.timeout_s))
+        .with(Type::INT4_ARRAY, values(new, |t| t.max_retries))
+        .with(Type::INT4_ARRAY, values(new, |t| t.attempt))
+        .with(Type::INT8_ARRAY, values(new, |t| t.fence.0))
+        .with(Type::INT8_ARRAY, values(new, |t| t.version))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.worker.as_ref().map(WorkerId::as_str)))
+        .with(Type::JSON_ARRAY, values(new, |t| t.metadata.as_ref().map(Json)))
+        .with(Type::UUID_ARRAY, values(new, |t| t.retry_of.map(|id| id.0)))
+        .with(Type::TEXT_ARRAY, values(inputs, |input| input.workflow.get()))
+        .with(Type::JSON_ARRAY, values(inputs, |input| Json(&input.placements)))
+        .with(Type::JSON_ARRAY, values(inputs, |input| Json(&input.requires)))
+}
+
+/// All that may change of a task. Its row is locked.
+fn changed_tasks<'a>(columns: Columns<'a>, tasks: impl Iterator<Item = &'a Task>) -> Columns<'a> {
+    let now: &Vec<&Task> = &tasks.collect();
+    columns
+        .with(Type::UUID_ARRAY, values(now, |t| t.id.0))
+        .with(Type::TEXT_ARRAY, values(now, |t| t.status.as_str()))
+        .with(Type::TEXT_ARRAY, values(now, |t| t.reason.map(PendingReason::as_str)))
+        .with(Type::TEXT_ARRAY, values(now, |t| t.lane.as_str()))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(now, |t| t.run_at))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(now, |t| t.started_at))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(now, |t| t.finished_at))
+        .with(Type::INT4_ARRAY, values(now, |t| t.failures))
+        .with(Type::INT4_ARRAY, values(now, |t| t.losses))
+        .with(Type::INT4_ARRAY, values(now, |t| t.attempt))
+        .with(Type::INT8_ARRAY, values(now, |t| t.fence.0))
+        .with(Type::INT8_ARRAY, values(now, |t| t.version))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(now, |t| t.cancel_at))
+        .with(Type::TEXT_ARRAY, values(now, |t| t.worker.as_ref().map(WorkerId::as_str)))
+        .with(Type::TEXT_ARRAY, values(now, |t| t.avoid_worker.as_ref().map(WorkerId::as_str)))
+        .with(Type::TIMESTAMPTZ_ARRAY, values(now, |t| t.avoid_until))
+        .with(Type::JSON_ARRAY, values(now, |t| t.error.as_ref().map(Json)))
+        .with(Type::JSON_ARRAY, values(now, |t| t.result.as_ref().map(Json)))
+}
+
+fn values<'a, R, T>(rows: &[&'a R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(|row| value(row)).collect()
 }
 
 fn new_lanes(save: &Save) -> Statement<'_> {
@@ -87,61 +162,6 @@ fn new_lanes(save: &Save) -> Statement<'_> {
     )
 }
 
-fn insert_tasks<'a>(tasks: &[&'a Task]) -> Statement<'a> {
-    let each =
-        |value: fn(&'a Task) -> &'a str| -> Vec<&'a str> { tasks.iter().map(|task| value(task)).collect() };
-    macro_rules! column {
-        ($value:expr) => {
-            tasks.iter().map($value).collect::<Vec<_>>()
-        };
-    }
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, column!(|t| t.id.0))
-        .with(Type::TEXT_ARRAY, each(|t| t.tenant.as_str()))
-        .with(Type::TEXT_ARRAY, column!(|t| t.workflow_id.as_deref()))
-        .with(Type::INT2_ARRAY, column!(|t| i16::from(t.priority.get())))
-        .with(Type::TEXT_ARRAY, each(|t| t.status.as_str()))
-        .with(Type::TEXT_ARRAY, column!(|t| t.reason.map(remuda_core::PendingReason::as_str)))
-        .with(Type::TEXT_ARRAY, each(|t| t.lane.as_str()))
-        .with(Type::INT8_ARRAY, column!(|t| t.affinity))
-        .with(Type::INT8_ARRAY, column!(|t| t.shape))
-        .with(Type::INT8_ARRAY, column!(|t| t.cost_ms))
-        .with(Type::INT8_ARRAY, column!(|t| t.rank))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.created_at))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.run_at))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.deadline))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.started_at))
-        .with(Type::INT4_ARRAY, column!(|t| t.timeout_s))
-        .with(Type::INT4_ARRAY, column!(|t| t.max_retries))
-        .with(Type::INT4_ARRAY, column!(|t| t.attempt))
-        .with(Type::INT8_ARRAY, column!(|t| t.fence.0))
-        .with(Type::INT8_ARRAY, column!(|t| t.version))
-        .with(Type::TEXT_ARRAY, column!(|t| t.worker.as_ref().map(remuda_core::WorkerId::as_str)))
-        .with(Type::JSON_ARRAY, column!(|t| t.metadata.as_ref().map(Json)))
-        .with(Type::UUID_ARRAY, column!(|t| t.retry_of.map(|id| id.0)));
-    (
-        "INSERT INTO remuda.task (id, tenant, workflow_id, priority, status, reason, lane, affinity, shape, cost_ms, \
-         rank, created_at, run_at, deadline, started_at, timeout_s, max_retries, attempt, fence, version, worker, \
-         metadata, retry_of, failures, losses) \
-         SELECT u.*, 0, 0 FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, \
-         $18, $19, $20, $21, $22, $23) AS u",
-        columns,
-    )
-}
-
-fn insert_inputs<'a>(tasks: impl Iterator<Item = &'a (Task, TaskInput)> + Clone) -> Statement<'a> {
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, each(tasks.clone(), |(task, _)| task.id.0))
-        .with(Type::TEXT_ARRAY, each(tasks.clone(), |(_, input)| input.workflow.get()))
-        .with(Type::JSON_ARRAY, each(tasks.clone(), |(_, input)| Json(&input.placements)))
-        .with(Type::JSON_ARRAY, each(tasks, |(_, input)| Json(&input.requires)));
-    (
-        "INSERT INTO remuda.task_input (task, workflow, placements, requires) \
-         SELECT * FROM unnest($1, $2, $3, $4)",
-        columns,
-    )
-}
-
 fn insert_idems(save: &Save) -> Statement<'_> {
     let idems = &save.idems;
     let columns = Columns::default()
@@ -152,73 +172,6 @@ fn insert_idems(save: &Save) -> Statement<'_> {
         .with(Type::TIMESTAMPTZ_ARRAY, each(idems, |idem| idem.at));
     (
         "INSERT INTO remuda.idem (tenant, key, request, task, created_at) SELECT * FROM unnest($1, $2, $3, $4, $5)",
-        columns,
-    )
-}
-
-/// All that may change of a task. Its row is locked.
-fn update_tasks<'a>(tasks: &[&'a Task]) -> Statement<'a> {
-    macro_rules! column {
-        ($value:expr) => {
-            tasks.iter().map($value).collect::<Vec<_>>()
-        };
-    }
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, column!(|t| t.id.0))
-        .with(Type::TEXT_ARRAY, column!(|t| t.status.as_str()))
-        .with(Type::TEXT_ARRAY, column!(|t| t.reason.map(remuda_core::PendingReason::as_str)))
-        .with(Type::TEXT_ARRAY, column!(|t: &&'a Task| t.lane.as_str()))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.run_at))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.started_at))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.finished_at))
-        .with(Type::INT4_ARRAY, column!(|t| t.failures))
-        .with(Type::INT4_ARRAY, column!(|t| t.losses))
-        .with(Type::INT4_ARRAY, column!(|t| t.attempt))
-        .with(Type::INT8_ARRAY, column!(|t| t.fence.0))
-        .with(Type::INT8_ARRAY, column!(|t| t.version))
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.cancel_at))
-        .with(Type::TEXT_ARRAY, column!(|t: &&'a Task| t.worker.as_ref().map(remuda_core::WorkerId::as_str)))
-        .with(
-            Type::TEXT_ARRAY,
-            column!(|t: &&'a Task| t.avoid_worker.as_ref().map(remuda_core::WorkerId::as_str)),
-        )
-        .with(Type::TIMESTAMPTZ_ARRAY, column!(|t| t.avoid_until))
-        .with(Type::JSON_ARRAY, column!(|t: &&'a Task| t.error.as_ref().map(Json)))
-        .with(Type::JSON_ARRAY, column!(|t: &&'a Task| t.result.as_ref().map(Json)));
-    (
-        "UPDATE remuda.task AS t SET status = u.status, reason = u.reason, lane = u.lane, run_at = u.run_at, \
-         started_at = u.started_at, finished_at = u.finished_at, failures = u.failures, losses = u.losses, \
-         attempt = u.attempt, fence = u.fence, version = u.version, cancel_at = u.cancel_at, worker = u.worker, \
-         avoid_worker = u.avoid_worker, avoid_until = u.avoid_until, error = u.error, result = u.result \
-         FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18) AS \
-         u(id, status, reason, lane, run_at, started_at, finished_at, failures, losses, attempt, fence, version, \
-         cancel_at, worker, avoid_worker, avoid_until, error, result) WHERE t.id = u.id",
-        columns,
-    )
-}
-
-fn delete_leases(save: &Save) -> Statement<'_> {
-    let ids = each(&save.gone_leases, |id| id.0);
-    (
-        "DELETE FROM remuda.lease AS l USING unnest($1) AS u(task) WHERE l.task = u.task",
-        Columns::default().with(Type::UUID_ARRAY, ids),
-    )
-}
-
-fn insert_leases(leases: &[Lease]) -> Statement<'_> {
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, each(leases, |l| l.task.0))
-        .with(Type::INT8_ARRAY, each(leases, |l| l.fence.0))
-        .with(Type::INT4_ARRAY, each(leases, |l| l.attempt))
-        .with(Type::UUID_ARRAY, each(leases, |l| l.owner.0))
-        .with(Type::TEXT_ARRAY, each(leases, |l| l.worker.as_str()))
-        .with(Type::UUID_ARRAY, each(leases, |l| l.prompt_id))
-        .with(Type::TIMESTAMPTZ_ARRAY, each(leases, |l| l.until))
-        .with(Type::TEXT_ARRAY, each(leases, |l| l.phase.as_str()))
-        .with(Type::TEXT_ARRAY, each(leases, |l| l.gateway.as_deref()));
-    (
-        "INSERT INTO remuda.lease (task, fence, attempt, owner, worker, prompt_id, until, phase, gateway, progress, \
-         wanted) SELECT u.*, 0, false FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9) AS u",
         columns,
     )
 }
@@ -245,63 +198,6 @@ fn want_leases(save: &Save) -> Statement<'_> {
     )
 }
 
-fn insert_attempts(attempts: &[Attempt]) -> Statement<'_> {
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, each(attempts, |a| a.task.0))
-        .with(Type::INT4_ARRAY, each(attempts, |a| a.n))
-        .with(Type::UUID_ARRAY, each(attempts, |a| a.owner.0))
-        .with(Type::TEXT_ARRAY, each(attempts, |a| a.worker.as_str()))
-        .with(Type::UUID_ARRAY, each(attempts, |a| a.prompt_id))
-        .with(Type::TIMESTAMPTZ_ARRAY, each(attempts, |a| a.started_at));
-    (
-        "INSERT INTO remuda.attempt (task, n, owner, worker, prompt_id, started_at) \
-         SELECT * FROM unnest($1, $2, $3, $4, $5, $6)",
-        columns,
-    )
-}
-
-fn close_attempts(save: &Save) -> Statement<'_> {
-    let closed = &save.closed;
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, each(closed, |c| c.task.0))
-        .with(Type::INT4_ARRAY, each(closed, |c| c.n))
-        .with(Type::TIMESTAMPTZ_ARRAY, each(closed, |c| c.ended_at))
-        .with(Type::TEXT_ARRAY, each(closed, |c| c.outcome.as_str()))
-        .with(Type::JSON_ARRAY, each(closed, |c| c.failure.as_ref().map(Json)))
-        .with(Type::INT8_ARRAY, each(closed, |c| c.gpu_ms));
-    (
-        "UPDATE remuda.attempt AS a SET ended_at = u.ended_at, outcome = u.outcome, failure = u.failure, \
-         gpu_ms = u.gpu_ms FROM unnest($1, $2, $3, $4, $5, $6) AS u(task, n, ended_at, outcome, failure, gpu_ms) \
-         WHERE a.task = u.task AND a.n = u.n",
-        columns,
-    )
-}
-
-fn hand_over_attempts(save: &Save) -> Statement<'_> {
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, each(&save.owners, |(task, _, _)| task.0))
-        .with(Type::INT4_ARRAY, each(&save.owners, |(_, n, _)| *n))
-        .with(Type::UUID_ARRAY, each(&save.owners, |(_, _, owner)| owner.0));
-    (
-        "UPDATE remuda.attempt AS a SET owner = u.owner FROM unnest($1, $2, $3) AS u(task, n, owner) \
-         WHERE a.task = u.task AND a.n = u.n",
-        columns,
-    )
-}
-
-fn insert_events(events: &[TaskEvent]) -> Statement<'_> {
-    let columns = Columns::default()
-        .with(Type::UUID_ARRAY, each(events, |e| e.task.0))
-        .with(Type::INT8_ARRAY, each(events, |e| e.n))
-        .with(Type::TIMESTAMPTZ_ARRAY, each(events, |e| e.at))
-        .with(Type::TEXT_ARRAY, each(events, |e| e.kind.as_str()))
-        .with(Type::JSON_ARRAY, each(events, |e| Json(&e.data)));
-    (
-        "INSERT INTO remuda.task_event (task, n, at, kind, data) SELECT * FROM unnest($1, $2, $3, $4, $5)",
-        columns,
-    )
-}
-
 fn insert_sweeps(save: &Save) -> Statement<'_> {
     let columns = Columns::default()
         .with(Type::UUID_ARRAY, each(save.sweeps.keys(), |task| task.0))
@@ -318,27 +214,6 @@ fn new_tenants(save: &Save) -> Statement<'_> {
     (
         "INSERT INTO remuda.tenant (tenant, vfinish, weight) SELECT u.tenant, array_fill(0::bigint, ARRAY[10]), 1000 \
          FROM unnest($1) AS u(tenant) ON CONFLICT (tenant) DO NOTHING",
-        columns,
-    )
-}
-
-fn count(save: &Save, shard: i16) -> Statement<'_> {
-    let deltas = |place: usize| each(save.counts.values(), |deltas| deltas[place]);
-    let columns = Columns::default()
-        .with(Type::INT2, shard)
-        .with(Type::TEXT_ARRAY, each(save.counts.keys(), |tenant| tenant.as_str()))
-        .with(Type::INT8_ARRAY, deltas(0))
-        .with(Type::INT8_ARRAY, deltas(1))
-        .with(Type::INT8_ARRAY, deltas(2))
-        .with(Type::INT8_ARRAY, deltas(3))
-        .with(Type::INT8_ARRAY, deltas(4));
-    (
-        "INSERT INTO remuda.counter AS c (tenant, shard, pending, running, completed, failed, cancelled) \
-         SELECT u.tenant, $1, u.pending, u.running, u.completed, u.failed, u.cancelled \
-         FROM unnest($2, $3, $4, $5, $6, $7) AS u(tenant, pending, running, completed, failed, cancelled) \
-         ON CONFLICT (tenant, shard) DO UPDATE SET pending = c.pending + excluded.pending, \
-         running = c.running + excluded.running, completed = c.completed + excluded.completed, \
-         failed = c.failed + excluded.failed, cancelled = c.cancelled + excluded.cancelled",
         columns,
     )
 }

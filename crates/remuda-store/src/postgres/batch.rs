@@ -20,6 +20,9 @@ use crate::{Error, Submitted};
 /// The most tasks of one lane that are looked at for a claim.
 const DEEPEST: i64 = 2048;
 
+/// So often a worker lets others go first before it takes the next batch.
+const YIELDS: usize = 3;
+
 /// What became of a batch, in the order of its commands and claims.
 #[derive(Debug)]
 pub(super) struct Done {
@@ -173,6 +176,10 @@ pub(super) async fn worker(inner: std::sync::Arc<Inner>, slot: i16) {
     let shard = inner.shard(slot);
     while let Some(batch) = inner.queue.next().await {
         Box::pin(work(&inner, batch, shard)).await;
+        // Those who were answered may have more to do: let them say so first, and the next batch is a full one.
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
+        }
     }
 }
 

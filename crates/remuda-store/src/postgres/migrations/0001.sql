@@ -202,7 +202,8 @@ CREATE TABLE remuda.sweep (
 
 -- Locks tasks that end, in the order in which they are named; then the first tasks of lanes, those that nobody else has locked.
 CREATE FUNCTION remuda.load_1(ends uuid[], lanes text[], depth bigint) RETURNS SETOF remuda.task
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
+    SET enable_bitmapscan = off AS $$
 BEGIN
     IF cardinality(ends) > 0 THEN
         RETURN QUERY SELECT t.* FROM unnest(ends) AS u(id) JOIN remuda.task t ON t.id = u.id FOR UPDATE OF t;
@@ -235,7 +236,7 @@ CREATE FUNCTION remuda.save_1(
     bigint[], count_completed bigint[], count_failed bigint[], count_cancelled bigint[],
     read_task uuid[]
 ) RETURNS TABLE (input_of uuid, workflow_of text, placements_of json, requires_of json)
-    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
 BEGIN
     IF cardinality(new_id) > 0 THEN
         INSERT INTO remuda.task (

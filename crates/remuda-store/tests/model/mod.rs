@@ -4,6 +4,7 @@
 //! hold after each step is worked out by `remuda-core` on a copy in memory ([`shadow`]); the store's own choices
 //! (prompt ids, ranks, the length of a delay) are taken over from it after a check of their bounds.
 
+mod checks;
 mod machine;
 mod shadow;
 mod steps;

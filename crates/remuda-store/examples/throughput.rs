@@ -1,8 +1,12 @@
-//! How many tasks per second go through the SQLite store: submit, claim, end, by many callers at once.
+//! How many tasks per second go through a store: submit, claim, end, by many callers at once.
 //!
 //! ```console
 //! $ cargo run --release -p remuda-store --example throughput -- --waiting 1000000
+//! $ cargo run --release -p remuda-store --example throughput -- --store postgres://postgres@127.0.0.1/empty
 //! ```
+//!
+//! Without `--store` (`sqlite:PATH` or `postgres://…`) a SQLite file in a temporary folder is used, below `--folder` if
+//! that is given.
 
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -14,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use remuda_core::transition::Ending;
 use remuda_core::{NewTask, OwnerId, TaskResult, WorkerId, WorkerSpec};
-use remuda_store::{Acquired, ClaimRequest, Options, SqliteStore, Store};
+use remuda_store::{Acquired, ClaimRequest, Options, PostgresStore, SqliteStore, Store};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -27,10 +31,12 @@ struct Settings {
     waiting: usize,
     bytes: usize,
     folder: Option<PathBuf>,
+    store: Option<String>,
 }
 
 fn settings() -> Result<Settings> {
-    let mut settings = Settings { callers: 64, seconds: 10, waiting: 0, bytes: 2048, folder: None };
+    let mut settings =
+        Settings { callers: 64, seconds: 10, waiting: 0, bytes: 2048, folder: None, store: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or("every option needs a value")?;
@@ -40,6 +46,7 @@ fn settings() -> Result<Settings> {
             "--waiting" => settings.waiting = value.parse()?,
             "--bytes" => settings.bytes = value.parse()?,
             "--folder" => settings.folder = Some(value.into()),
+            "--store" => settings.store = Some(value),
             _ => return Err(format!("unknown option {word}").into()),
         }
     }
@@ -61,8 +68,14 @@ async fn main() -> Result<()> {
         None => tempfile::tempdir()?,
     };
     let owner = OwnerId(Uuid::new_v4());
-    let store = SqliteStore::open(&folder.path().join("remuda.db"), Options::new(owner)).await?;
-    let store: Arc<dyn Store> = Arc::new(store);
+    let options = Options::new(owner);
+    let file = folder.path().join("remuda.db");
+    let store: Arc<dyn Store> = match settings.store.as_deref().map(|url| (url, url.strip_prefix("sqlite:")))
+    {
+        None => Arc::new(SqliteStore::open(&file, options).await?),
+        Some((_, Some(path))) => Arc::new(SqliteStore::open(path.as_ref(), options).await?),
+        Some((url, None)) => Arc::new(PostgresStore::connect(url, options).await?),
+    };
     let workflow = workflow(settings.bytes)?;
 
     let begun = Instant::now();

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use remuda_core::{AttemptNo, TaskId};
@@ -13,8 +14,11 @@ use tokio::sync::broadcast;
 /// How many frames a slow reader may be behind before it misses some.
 const BACKLOG: usize = 64;
 
-/// With more channels than this, those without a reader and without news are dropped when another reader comes.
+/// With more channels than this, those without a reader and without news are dropped when another comes.
 const CHANNELS: usize = 256;
+
+/// So long a frame is news.
+const NEWS: Duration = Duration::from_secs(900);
 
 /// One live frame of one task.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,15 +71,35 @@ struct Channel {
     sender: broadcast::Sender<Frame>,
     /// The last progress: a reader that comes late sees at once where the task is.
     last: Option<Frame>,
+    /// When there was the last frame, or the first reader.
+    at: Instant,
+}
+
+/// The channel of a task.
+///
+/// Before another is made, those that nobody will close are dropped: of tasks that were followed here and never ran here,
+/// and of frames that came after their lease was lost.
+fn channel(channels: &mut HashMap<TaskId, Channel>, task: TaskId, now: Instant) -> &mut Channel {
+    if channels.len() >= CHANNELS && !channels.contains_key(&task) {
+        channels.retain(|_, channel| {
+            let news = channel.last.is_some() && now.saturating_duration_since(channel.at) < NEWS;
+            news || channel.sender.receiver_count() > 0
+        });
+    }
+    let new = || Channel { sender: broadcast::channel(BACKLOG).0, last: None, at: now };
+    channels.entry(task).or_insert_with(new)
 }
 
 impl FrameHub {
     /// Passes a frame to the readers of its task.
     pub fn publish(&self, frame: Frame) {
+        self.publish_at(frame, Instant::now());
+    }
+
+    fn publish_at(&self, frame: Frame, now: Instant) {
         let mut channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channels
-            .entry(frame.task)
-            .or_insert_with(|| Channel { sender: broadcast::channel(BACKLOG).0, last: None });
+        let channel = channel(&mut channels, frame.task, now);
+        channel.at = now;
         if matches!(frame.what, FrameKind::Progress { .. }) {
             channel.last = Some(frame.clone());
         }
@@ -92,18 +116,45 @@ impl FrameHub {
     /// Follows a task: the last progress, if there is one, and all frames from now on.
     pub fn subscribe(&self, task: TaskId) -> (Option<Frame>, broadcast::Receiver<Frame>) {
         let mut channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if channels.len() > CHANNELS {
-            // A task that was followed here and never ran here is closed by nobody.
-            channels.retain(|_, channel| channel.last.is_some() || channel.sender.receiver_count() > 0);
-        }
-        let channel = channels
-            .entry(task)
-            .or_insert_with(|| Channel { sender: broadcast::channel(BACKLOG).0, last: None });
+        let channel = channel(&mut channels, task, Instant::now());
         (channel.last.clone(), channel.sender.subscribe())
     }
 
     /// The task does not run here any more: its readers see the end of the channel.
     pub fn close(&self, task: TaskId) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).remove(&task);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_that_nobody_closes_do_not_pile_up() {
+        let hub = FrameHub::default();
+        let start = Instant::now();
+        let publish = |task, at| {
+            let what = FrameKind::Progress {
+                fraction: 0.5,
+                node: None,
+                value: 1.0,
+                max: 2.0,
+                nodes_done: 0,
+                nodes: 1,
+            };
+            hub.publish_at(Frame { task, attempt: 1, what }, at);
+        };
+        let tasks: Vec<TaskId> = (0..CHANNELS as u128).map(|n| TaskId(uuid::Uuid::from_u128(n))).collect();
+        for task in &tasks {
+            publish(*task, start);
+        }
+        let (_, _reader) = hub.subscribe(tasks[0]);
+        publish(tasks[1], start + NEWS);
+        let late = TaskId(uuid::Uuid::from_u128(1 << 64));
+        publish(late, start + NEWS);
+        let kept = hub.inner.lock().unwrap().len();
+        assert_eq!(kept, 3, "the followed one, the one with news, and the new one");
+        assert!(hub.has(tasks[0]) && hub.has(tasks[1]) && hub.has(late));
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Condition {
     /// Why its worker thread is thought to be dead.
     zombie: Option<String>,
     losses: VecDeque<Instant>,
+    /// What the last of them was.
+    last_loss: String,
     rests: u32,
     resting_until: Option<Instant>,
     /// Prompts of ours without a lease that do not leave its queue.
@@ -65,6 +67,7 @@ impl Condition {
             reach: Reach::Unknown,
             zombie: None,
             losses: VecDeque::new(),
+            last_loss: String::new(),
             rests: 0,
             resting_until: None,
             late: 0,
@@ -111,7 +114,8 @@ impl Condition {
     }
 
     /// A task crashed or was lost here.
-    pub(crate) fn lost_one(&mut self, now: Instant) {
+    pub(crate) fn lost_one(&mut self, now: Instant, why: &str) {
+        why.clone_into(&mut self.last_loss);
         self.losses.push_back(now);
         while self.losses.front().is_some_and(|first| now - *first > self.rules.within) {
             self.losses.pop_front();
@@ -168,10 +172,11 @@ impl Condition {
         }
         if let Some(until) = self.resting_until.filter(|until| *until > now) {
             let reason = format!(
-                "{} tasks crashed or were lost here within {} minutes; it gets the next in {} s",
+                "{} tasks crashed or were lost here within {} minutes; it gets the next in {} s; the last one: {}",
                 self.rules.losses,
                 self.rules.within.as_secs() / 60,
-                (until - now).as_secs() + 1
+                (until - now).as_secs() + 1,
+                self.last_loss
             );
             return (Health::Quarantined, Some(reason));
         }
@@ -227,14 +232,14 @@ mod tests {
         let mut now = Instant::now();
         let mut condition = condition();
         for _ in 0..2 {
-            condition.lost_one(now);
+            condition.lost_one(now, "it broke");
         }
         now += Duration::from_secs(601);
-        condition.lost_one(now);
+        condition.lost_one(now, "it broke");
         assert_eq!(health(&condition, now), Health::Healthy, "the first two are too long ago");
         let mut rest = |condition: &mut Condition| {
             for _ in 0..3 {
-                condition.lost_one(now);
+                condition.lost_one(now, "it broke");
             }
             let until = condition.wakes(now).expect("it rests");
             assert_eq!(health(condition, now), Health::Quarantined);

@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comfyui::Workflow;
-use remuda_core::{Placement, Requirements, Tenant};
-use remuda_store::Store;
+use remuda_core::transition::Ending;
+use remuda_core::{Failure, FailureClass, LeaseRef, Placement, Requirements, Tenant, WorkerId};
+use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
 pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
@@ -67,6 +68,60 @@ impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { known: Known::new(store.clone()), store }
+    }
+
+    /// Takes a task back that a worker could not begin.
+    ///
+    /// With `learnt`, what the worker lacks, the task waits for one that has it; when no known worker has, it would wait
+    /// for ever, and fails with a word about what is missing.
+    pub async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> StoreResult<EndReply> {
+        if let Some(learnt) = &learnt
+            && let Some(task) = self.store.task(lease.task).await?
+            && task.fence == lease.fence
+            && !task.status.is_terminal()
+        {
+            let lanes = self.store.lanes().await?;
+            let asked = lanes.into_iter().find(|lane| lane.id == task.lane).map(|lane| lane.requires);
+            let requires = asked.unwrap_or_default().and(learnt);
+            if let Some(message) = self.nobody_has(&requires, learnt, task.worker.as_ref()).await? {
+                let failure = Failure::new(FailureClass::Validation, message);
+                return self.store.end(lease, Ending::Failed { failure }).await;
+            }
+        }
+        self.store.give_back(lease, learnt).await
+    }
+
+    /// Why no known worker can run a task with these requirements; `None` when one can, or may yet say that it can.
+    /// `found` is what the worker `by` just found that it lacks: its description in the store may be older.
+    async fn nobody_has(
+        &self,
+        requires: &Requirements,
+        found: &Requirements,
+        by: Option<&WorkerId>,
+    ) -> StoreResult<Option<String>> {
+        let mut lacking = Vec::new();
+        for worker in self.known.workers_now().await?.iter() {
+            if !requires.labels.is_subset(&worker.labels) {
+                continue;
+            }
+            if by == Some(&worker.id) {
+                lacking.push(format!("{} lacks {found}", worker.id));
+                continue;
+            }
+            let Some(info) = &worker.info else {
+                if worker.starting || worker.hash.is_some() {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let missing = requires.missing_on(&capabilities(worker.labels.clone(), info));
+            if missing.is_empty() {
+                return Ok(None);
+            }
+            lacking.push(format!("{} lacks {missing}", worker.id));
+        }
+        let message = format!("no worker can run it: {}", lacking.join("; "));
+        Ok((!lacking.is_empty()).then_some(message))
     }
 
     /// Checks one graph.

@@ -32,6 +32,8 @@ pub(crate) enum Fate {
         class: FailureClass,
         /// Whether it had the worker to itself: one that only waited behind another says nothing about the worker.
         alone: bool,
+        /// What happened.
+        why: String,
     },
     /// Cancelled, given back, lost to somebody else, or left for adoption.
     Gone,

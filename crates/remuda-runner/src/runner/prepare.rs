@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comfyui::outputs::FileType;
 use comfyui::{Error, FileRef, PromptId, PromptRequest, Upload, Watch, Workflow};
-use remuda_core::{FailureClass, Phase, Placement, Timestamp};
+use remuda_core::{Failure, FailureClass, Phase, Placement, Timestamp};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step, close_for};
@@ -21,7 +21,7 @@ use crate::decide::{marker, offer};
 use crate::preflight;
 use crate::source::SourceError;
 
-/// So long a ComfyUI that cannot be reached is tried before the task goes back.
+/// So long a ComfyUI that cannot be reached, or takes nothing, is tried before the attempt counts as lost.
 const TRIES: Duration = Duration::from_secs(5);
 
 /// The pause between two tries.
@@ -33,13 +33,37 @@ impl Attempt {
         let workflow = Workflow::from_raw(self.claim.input.workflow.clone())
             .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
         self.check(ready, &workflow).await?;
-        let placed = self.place_all(ready).await?;
-        let edited = edits::edit(&workflow, self.claim.task.id, &placed)
-            .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
-        let request = PromptRequest::new(edited)
-            .with_id(self.claim.lease.prompt_id)
-            .marker(marker::KEY, self.marker(ready).to_value());
-        self.submit(ready, request).await
+        loop {
+            let (placed, believed) = self.place_all(ready).await?;
+            let edited = edits::edit(&workflow, self.claim.task.id, &placed)
+                .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
+            let request = PromptRequest::new(edited)
+                .with_id(self.claim.lease.prompt_id)
+                .marker(marker::KEY, self.marker(ready).to_value());
+            match self.submit(ready, request).await? {
+                Ok(watch) => return Ok(watch),
+                // A file that was placed for another task may have been deleted since. The next time nothing is believed.
+                Err(failure) if failure.class == FailureClass::Validation && !believed.is_empty() => {
+                    tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, message = failure.message, "refused: its inputs are placed again");
+                    self.worker.forget_placed(&believed);
+                }
+                Err(failure) => return Err(Close::failed(*failure)),
+            }
+        }
+    }
+
+    /// The worker does not do its part, and nothing of the attempt is there: a loss, which is counted, so that the same
+    /// worker does not get the same task for ever. Who was called away meanwhile follows the call.
+    fn trouble(&self, message: String) -> Close {
+        let signals = self.signals();
+        if signals.lost || signals.cancel || signals.back {
+            return close_for(signals);
+        }
+        Close::fail(FailureClass::Connection, message)
+    }
+
+    fn patience(&self) -> Duration {
+        TRIES.min(self.timing().unreachable)
     }
 
     /// Refuses what would kill, and gives back what this worker lacks.
@@ -50,10 +74,25 @@ impl Attempt {
             Verdict::Lacks(_) => {}
         }
         // The description may be older than what is missing.
-        let answer = self.unless_called(ready.session.client().object_info_bytes()).await?;
-        let Ok(answer) = answer else { return Err(Close::GiveBack(None)) };
-        let described = tokio::task::spawn_blocking(move || offer::describe(&answer)).await;
-        let Ok(Ok(now)) = described else { return Err(Close::GiveBack(None)) };
+        let since = Instant::now();
+        let answer = loop {
+            match self.unless_called(ready.session.client().object_info_bytes()).await? {
+                Ok(answer) => break answer,
+                Err(error) if since.elapsed() > self.patience() => {
+                    let why = chain(&error);
+                    return Err(self.trouble(format!("ComfyUI could not be asked what it has: {why}")));
+                }
+                Err(_) => self.unless_called(tokio::time::sleep(PAUSE)).await?,
+            }
+        };
+        let now = match tokio::task::spawn_blocking(move || offer::describe(&answer)).await {
+            Ok(Ok(now)) => now,
+            Ok(Err(why)) => {
+                return Err(self.trouble(format!("what ComfyUI says it has cannot be read: {why}")));
+            }
+            // Only a runtime that ends cancels such work.
+            Err(_) => return Err(Close::GiveBack(None)),
+        };
         if now.hash != ready.hash {
             self.tell(Word::Outdated).await;
         }
@@ -68,31 +107,37 @@ impl Attempt {
         }
     }
 
-    /// Puts every file that the task needs into ComfyUI's input folder.
-    async fn place_all(&self, ready: &Ready) -> Step<Vec<Placed>> {
+    /// Puts every file that the task needs into ComfyUI's input folder. With them the names of those that are believed
+    /// to be there from before, without having been asked for.
+    async fn place_all(&self, ready: &Ready) -> Step<(Vec<Placed>, Vec<String>)> {
         let mut placed = Vec::new();
+        let mut believed = Vec::new();
         let mut names: HashMap<String, String> = HashMap::new();
         for placement in &self.claim.input.placements {
             let key = format!("{} {}", placement.sha256, placement.filename);
             let name = match names.get(&key) {
                 Some(name) => name.clone(),
-                None => self.unless_called(self.place(ready, placement)).await??,
+                None => {
+                    let file = input_file(placement);
+                    let name = file.in_workflow();
+                    if self.worker.is_placed(&name) {
+                        believed.push(name.clone());
+                        name
+                    } else {
+                        self.unless_called(self.place(ready, placement, file)).await??
+                    }
+                }
             };
             names.insert(key, name.clone());
             placed.push(Placed { node_id: placement.node_id.clone(), input: placement.input.clone(), name });
         }
-        Ok(placed)
+        Ok((placed, believed))
     }
 
     /// Places one file; the name by which the graph must call it.
-    async fn place(&self, ready: &Ready, placement: &Placement) -> Step<String> {
+    async fn place(&self, ready: &Ready, placement: &Placement, file: FileRef) -> Step<String> {
         let (client, shared) = (ready.session.client(), &self.worker.shared);
-        let filename = edits::placed_name(&placement.sha256, &placement.filename);
-        let file = FileRef { filename, subfolder: FOLDER.to_owned(), file_type: FileType::Input };
         let name = file.in_workflow();
-        if self.worker.is_placed(&name) {
-            return Ok(name);
-        }
         let since = Instant::now();
         loop {
             let error = match client.file_exists(&file).await {
@@ -131,20 +176,28 @@ impl Attempt {
                 Err(error) => error,
             };
             match &error {
-                Error::Status { status, .. } if status.is_client_error() => {
+                // The file itself is not welcome. Any other refusal is one of the worker, or of a proxy in front of it.
+                Error::Status { status, .. } if matches!(status.as_u16(), 400 | 413 | 415 | 422) => {
                     let message = format!("ComfyUI did not take the input {}: {error}", placement.filename);
                     return Err(Close::fail(FailureClass::Validation, message));
                 }
-                _ if since.elapsed() > TRIES => {
-                    tracing::warn!(worker = %self.worker.spec.id, error = chain(&error), "given back: an input cannot be placed");
-                    return Err(Close::GiveBack(None));
+                _ if since.elapsed() > self.patience() => {
+                    let why = chain(&error);
+                    let message =
+                        format!("the input {} could not be placed at ComfyUI: {why}", placement.filename);
+                    return Err(self.trouble(message));
                 }
                 _ => tokio::time::sleep(PAUSE).await,
             }
         }
     }
 
-    async fn submit(&mut self, ready: &Arc<Ready>, request: PromptRequest) -> Step<Watch> {
+    /// Submits; the inner error is a refusal of the graph.
+    async fn submit(
+        &mut self,
+        ready: &Arc<Ready>,
+        request: PromptRequest,
+    ) -> Step<Result<Watch, Box<Failure>>> {
         let since = Instant::now();
         let ahead = self.claim.lease.phase == Phase::Ahead;
         loop {
@@ -164,18 +217,17 @@ impl Attempt {
                 Ok(watch) => {
                     self.prompt = Some(watch.prompt_id().clone());
                     self.stage(Stage::Sent).await;
-                    return Ok(watch);
+                    return Ok(Ok(watch));
                 }
                 Err(error) => error,
             };
             match submission::judge(&error) {
-                NotSent::Refused(failure) => return Err(Close::failed(*failure)),
-                NotSent::NotReached(why) if since.elapsed() > TRIES => {
-                    tracing::warn!(worker = %self.worker.spec.id, %why, "given back: ComfyUI cannot be reached");
-                    return Err(Close::GiveBack(None));
+                NotSent::Refused(failure) => return Ok(Err(failure)),
+                NotSent::NotReached(why) if since.elapsed() > self.patience() => {
+                    return Err(self.trouble(format!("ComfyUI did not take the prompt: {why}")));
                 }
                 NotSent::NotReached(_) => self.unless_called(tokio::time::sleep(PAUSE)).await?,
-                NotSent::Doubt(why) => return self.search(ready, &why).await,
+                NotSent::Doubt(why) => return self.search(ready, &why).await.map(Ok),
             }
         }
     }
@@ -201,4 +253,10 @@ impl Attempt {
             self.unless_lost(tokio::time::sleep(PAUSE * 2)).await?;
         }
     }
+}
+
+/// Where an input goes.
+fn input_file(placement: &Placement) -> FileRef {
+    let filename = edits::placed_name(&placement.sha256, &placement.filename);
+    FileRef { filename, subfolder: FOLDER.to_owned(), file_type: FileType::Input }
 }

@@ -37,6 +37,7 @@ impl Attempt {
                     Ending::Failed { failure } => Fate::Failed {
                         class: failure.class,
                         alone: self.began || self.claim.lease.phase != Phase::Ahead,
+                        why: failure.message.clone(),
                     },
                     Ending::Cancelled => Fate::Gone,
                 };
@@ -50,6 +51,8 @@ impl Attempt {
                     Fate::Completed => counters.completed.one(),
                     Fate::Failed { .. } => counters.failed.one(),
                     Fate::Gone if reply.status == remuda_core::Status::Pending => counters.given_back.one(),
+                    // Nobody has what it needs.
+                    Fate::Gone if reply.status == remuda_core::Status::Failed => counters.failed.one(),
                     Fate::Gone => counters.cancelled.one(),
                 }
                 if reply.discarded {

@@ -299,7 +299,7 @@ impl Runner {
         let identity = found.ready.identity.clone();
         if self.report.identity.as_ref().is_some_and(|before| *before != identity) {
             tracing::warn!(worker = %self.worker.spec.id, "another ComfyUI answers at this address than before");
-            self.worker.forget_placed();
+            self.worker.forget_all_placed();
         }
         let twin = self.shared().board.twin(&self.worker.spec.id, &identity);
         self.condition.twin_of(twin.map(|twin| twin.to_string()));
@@ -443,9 +443,9 @@ impl Runner {
         self.slots.remove(&lease);
         match fate {
             Fate::Completed => self.condition.completed(),
-            Fate::Failed { class, alone } if class.is_loss() => {
+            Fate::Failed { class, alone, why } if class.is_loss() => {
                 if *alone || self.condition.is_zombie() {
-                    self.condition.lost_one(now);
+                    self.condition.lost_one(now, why);
                 }
                 self.loaded = None;
                 self.due.probe_at = now;

@@ -33,7 +33,7 @@ pub(crate) struct Worker {
     pub(crate) patience: Duration,
     /// `None` until it was first reached.
     pub(crate) ready: watch::Receiver<Option<Arc<Ready>>>,
-    /// Names of files that are surely in its input folder.
+    /// Names of files that were in its input folder when last looked for.
     pub(crate) placed: Mutex<HashSet<String>>,
 }
 
@@ -51,8 +51,16 @@ impl Worker {
         placed.insert(name.to_owned());
     }
 
+    /// These may have been deleted.
+    pub(crate) fn forget_placed(&self, names: &[String]) {
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in names {
+            placed.remove(name);
+        }
+    }
+
     /// Another ComfyUI may answer: nothing is known of its input folder.
-    pub(crate) fn forget_placed(&self) {
+    pub(crate) fn forget_all_placed(&self) {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }

@@ -16,6 +16,7 @@ use remuda_store::{
 
 use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
 use crate::frames::{Frame, FrameHub};
+use crate::preflight::Preflight;
 
 /// The largest output that is taken, unless another limit is set.
 const LARGEST_OUTPUT: u64 = 64 << 30;
@@ -24,6 +25,7 @@ const LARGEST_OUTPUT: u64 = 64 << 30;
 #[derive(Debug, Clone)]
 pub struct QueueSource {
     store: Arc<dyn Store>,
+    preflight: Arc<Preflight>,
     files: Files,
     hub: FrameHub,
     owner: OwnerId,
@@ -33,7 +35,8 @@ pub struct QueueSource {
 impl QueueSource {
     /// Puts the parts together. `owner` is the process.
     pub fn new(store: Arc<dyn Store>, files: Files, hub: FrameHub, owner: OwnerId) -> Self {
-        Self { store, files, hub, owner, largest_output: LARGEST_OUTPUT }
+        let preflight = Arc::new(Preflight::new(Arc::clone(&store)));
+        Self { store, preflight, files, hub, owner, largest_output: LARGEST_OUTPUT }
     }
 
     /// Takes no larger outputs than this.
@@ -116,7 +119,7 @@ impl Source for QueueSource {
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        let reply = self.store.give_back(lease, learnt).await.map_err(from_store)?;
+        let reply = self.preflight.give_back(lease, learnt).await.map_err(from_store)?;
         self.hub.close(lease.task);
         Ok(reply)
     }

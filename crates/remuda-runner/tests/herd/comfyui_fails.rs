@@ -28,6 +28,28 @@ async fn a_lost_answer_to_the_submission_is_no_second_render() {
 }
 
 #[tokio::test]
+async fn a_worker_that_takes_no_prompts_rests_and_its_task_ends_with_what_it_answered() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    // A proxy that lets nobody write, for instance: all questions are answered.
+    let closed = sim.faults().add(Fault::error(403).on("POST /prompt"));
+    let id = rig.submit(&picture()).await;
+    until("it to rest", async || {
+        let report = &herd.status().workers[0].report;
+        report.health == Health::Quarantined && report.reason.as_ref().is_some_and(|why| why.contains("403"))
+    })
+    .await;
+    let task = rig.end_of(id).await;
+    let error = task.error.unwrap();
+    assert_eq!((task.status, error.class), (Status::Failed, FailureClass::Connection));
+    assert!(error.message.contains("403"), "{}", error.message);
+    sim.faults().remove(closed);
+    rig.completed(rig.submit(&picture()).await).await;
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_mute_websocket_delays_and_loses_nothing() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);

@@ -56,7 +56,13 @@ async fn inputs_are_placed_and_the_graph_names_them() {
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "cat"}},
     });
     let herd = rig.herd(&[&sim]);
-    for _ in 0..2 {
+    let folder = sim.base_dir().join("input/remuda");
+    let name = format!("{}-my_cat.png", &stored.sha256.to_string()[..16]);
+    for n in 0..3 {
+        if n == 2 {
+            // Somebody tidied ComfyUI's folder: it is placed again.
+            std::fs::remove_file(folder.join(&name)).unwrap();
+        }
         let placement = Placement {
             node_id: "1".into(),
             input: "image".into(),
@@ -67,16 +73,12 @@ async fn inputs_are_placed_and_the_graph_names_them() {
         let id = rig.submit_with(&graph, |new| new.input.placements.push(placement)).await;
         assert_eq!(rig.completed(id).await.result.unwrap().files.len(), 1);
     }
-    let placed: Vec<_> = std::fs::read_dir(sim.base_dir().join("input/remuda"))
+    let placed: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| !name.starts_with("identity"))
         .collect();
-    assert_eq!(
-        placed,
-        [format!("{}-my_cat.png", &stored.sha256.to_string()[..16])],
-        "placed once, used twice"
-    );
+    assert_eq!(placed, [name], "under one name, used by all");
     herd.stop(Duration::from_secs(5)).await;
     sim.shutdown().await;
 }
@@ -194,6 +196,15 @@ async fn what_comfyui_refuses_fails_once_with_its_words_and_what_kills_is_never_
     sim.shutdown().await;
 }
 
+fn rare() -> serde_json::Value {
+    json!({
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
+        "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "3": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["1", 2]}},
+        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}},
+    })
+}
+
 #[tokio::test]
 async fn a_task_finds_the_one_worker_that_has_its_model() {
     let rig = Rig::new().await;
@@ -202,13 +213,18 @@ async fn a_task_finds_the_one_worker_that_has_its_model() {
     config.models.get_mut("checkpoints").unwrap().push("rare.safetensors".into());
     let rich = Simulator::start(config).await.unwrap();
     let herd = rig.herd(&[&poor]);
-    let graph = json!({
-        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
-        "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
-        "3": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["1", 2]}},
-        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}},
-    });
-    let id = rig.submit(&graph).await;
+    // Nobody is known that has it: it fails, instead of waiting for ever.
+    let task = rig.end_of(rig.submit(&rare()).await).await;
+    let error = task.error.unwrap();
+    assert_eq!((task.status, error.class), (Status::Failed, FailureClass::Validation));
+    assert!(error.message.contains("lacks model rare.safetensors"), "{}", error.message);
+    // Somebody is known, and away.
+    let away = rig.herd(&[&rich]);
+    let known =
+        async || rig.store.workers().await.unwrap().iter().all(|known| known.report.object_info.is_some());
+    until("both to be known", async || rig.store.workers().await.unwrap().len() == 2 && known().await).await;
+    away.stop(Duration::from_secs(5)).await;
+    let id = rig.submit(&rare()).await;
     let waiting =
         rig.until(id, "to be given back", |task| task.attempt == 1 && task.status == Status::Pending).await;
     assert_ne!(waiting.lane, remuda_core::LaneId::any());

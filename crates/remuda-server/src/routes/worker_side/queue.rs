@@ -264,7 +264,7 @@ pub(crate) async fn end(
 
 /// Give a task back before ComfyUI began
 ///
-/// `learnt` is what it needs and the worker lacks.
+/// `learnt` is what it needs and the worker lacks. When no known worker has it, the task fails.
 #[utoipa::path(
     post, path = "/api/v1/worker/give-back", tag = "worker", operation_id = "worker_give_back",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -279,7 +279,7 @@ pub(crate) async fn give_back(
     _: Sidecar,
     Said(said): Said<wire::GiveBack>,
 ) -> ApiResult<Json<EndReply>> {
-    let reply = state.store.give_back(said.lease, said.learnt).await.map_err(of_lease)?;
+    let reply = state.preflight.give_back(said.lease, said.learnt).await.map_err(of_lease)?;
     state.live.forget(&state.hub, said.lease.task);
     Ok(Json(reply))
 }

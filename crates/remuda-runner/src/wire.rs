@@ -63,6 +63,9 @@ pub const LARGEST_OBJECT_INFO: usize = 64 << 20;
 pub struct Installation {
     /// Its id.
     pub id: Uuid,
+    /// How long a lease lasts that is not renewed, in milliseconds: a worker must beat more often.
+    #[serde(default)]
+    pub lease_ms: Option<u64>,
 }
 
 /// Registers a worker and takes its lease.

@@ -37,6 +37,8 @@ pub struct ServerOptions {
     pub registry: Registry,
     /// How long requests under way may take after the stop signal.
     pub drain: Duration,
+    /// How long a lease of the store lasts: told to sidecars, which must beat more often.
+    pub lease: Duration,
 }
 
 impl ServerOptions {
@@ -55,6 +57,7 @@ impl ServerOptions {
             public_url: None,
             registry: Registry::default(),
             drain: Duration::from_secs(10),
+            lease: Duration::from_secs(30),
         }
     }
 }

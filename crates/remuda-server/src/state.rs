@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use remuda_core::{Installation, Task, TaskId};
 use remuda_files::Files;
@@ -40,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
+    /// How long a lease of the store lasts.
+    pub(crate) lease: Duration,
     pub(crate) cors_origins: Vec<String>,
     pub(crate) advertise: Option<Url>,
     pub(crate) public_url: Option<Url>,
@@ -77,6 +80,7 @@ impl AppState {
             hub: options.hub,
             defaults: options.defaults,
             limits: options.limits,
+            lease: options.lease,
             cors_origins: options.cors_origins,
             advertise: options.advertise,
             public_url: options.public_url,

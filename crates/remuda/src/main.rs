@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
         }
         Err(error) => {
             ui::note(format_args!("{} {error:#}", console::style("error:").for_stderr().red().bold()));
-            api::exit_code(&error)
+            if error.is::<commands::BadInput>() { ExitCode::from(2) } else { api::exit_code(&error) }
         }
     }
 }

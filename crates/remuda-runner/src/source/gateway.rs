@@ -76,6 +76,15 @@ impl GatewaySource {
         self.outlet.stop().await;
     }
 
+    /// How long a lease of this server lasts. A worker whose own settings are more patient would lose its tasks.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses the key.
+    pub async fn lease(&self) -> Result<Option<Duration>> {
+        let found: wire::Installation = self.repeat(&self.link.get(&["installation"], &())?).await?;
+        Ok(found.lease_ms.map(Duration::from_millis))
+    }
+
     async fn repeat<T: serde::de::DeserializeOwned>(&self, ask: &Ask) -> Result<T> {
         self.link.read(&self.link.repeat(ask, PATIENCE).await?)
     }

@@ -42,7 +42,12 @@ struct Up {
     since: Instant,
     /// The same by the clock that tests can turn.
     by_clock: Option<Timestamp>,
+    /// When something was last asked.
+    seen: Instant,
 }
+
+/// A silence of this process that is no reason to doubt anything, however short the leases are.
+const SILENCE: Duration = Duration::from_secs(3);
 
 /// A parameter and its type.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -105,6 +110,7 @@ impl Sessions {
 
     /// Does work within its time, and remembers whether the server answered.
     pub(super) async fn bounded<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        self.notice_silence();
         let done = match tokio::time::timeout(WORK, work).await {
             Ok(done) => done,
             Err(_) => Err(silent(format!("no answer within {} s", WORK.as_secs())).into()),
@@ -114,11 +120,29 @@ impl Sessions {
             Err(Fault::Is(Error::Unavailable { .. })) => *up = None,
             _ if up.is_none() => {
                 let by_clock = self.options.clock.as_ref().map(|clock| clock.now());
-                *up = Some(Up { since: Instant::now(), by_clock });
+                let now = Instant::now();
+                *up = Some(Up { since: now, by_clock, seen: now });
             }
             _ => {}
         }
         done
+    }
+
+    /// The pulse asks every second. After a longer silence this process stood still (stopped, or on a machine that slept), and
+    /// with it every sidecar that speaks through it: as after an outage, they have time to come back.
+    fn notice_silence(&self) {
+        if self.options.clock.is_some() {
+            return;
+        }
+        let silence = (self.options.policy.lease / 3).max(SILENCE);
+        let mut up = self.up.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(up) = up.as_mut() {
+            let now = Instant::now();
+            if now.duration_since(up.seen) > silence {
+                up.since = now;
+            }
+            up.seen = now;
+        }
     }
 
     /// Whether the server was up, and we with it, for so long that every owner could renew what it holds.

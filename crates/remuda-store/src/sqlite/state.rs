@@ -41,6 +41,9 @@ struct Up {
 /// So far the machine's clock may be from one that only goes on, before it counts as set.
 const SET: Duration = Duration::from_secs(5);
 
+/// A silence of this process that is no reason to doubt anything, however short the leases are.
+const SILENCE: Duration = Duration::from_secs(3);
+
 impl Settings {
     pub(super) fn new(options: Options) -> Self {
         let (since, since_moment) = (Instant::now(), now(&options));
@@ -48,15 +51,20 @@ impl Settings {
         Self { options, up: Mutex::new(up) }
     }
 
-    /// Whether the machine's clock was set, or the machine slept, since the last question. Then nothing can be
-    /// said of who is late: as after a start, the others have time to come back.
+    /// Whether the machine's clock was set, the machine slept, or this process stood still since the last question. Then
+    /// nothing can be said of who is late: as after a start, the others have time to come back. Housekeeping asks every
+    /// second, so a longer silence means that nobody could renew anything here.
     pub(super) fn was_set(&self, now: Timestamp) -> bool {
         if self.options.clock.is_some() {
             return false;
         }
         let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_set = up.was_set(Instant::now(), now);
+        let silence = (self.options.policy.lease / 3).max(SILENCE);
+        let was_set = up.was_set(Instant::now(), now, silence);
         if was_set {
+            tracing::debug!(
+                "the clock was set, or this process stood still: others have time to renew what they hold"
+            );
             (up.since, up.since_moment) = (up.seen, up.seen_moment);
         }
         was_set
@@ -101,11 +109,11 @@ fn now(options: &Options) -> Timestamp {
 }
 
 impl Up {
-    fn was_set(&mut self, seen: Instant, seen_moment: Timestamp) -> bool {
+    fn was_set(&mut self, seen: Instant, seen_moment: Timestamp, silence: Duration) -> bool {
         let passed = seen.saturating_duration_since(self.seen);
         let expected = self.seen_moment.checked_add(passed).unwrap_or(Timestamp::MAX);
         (self.seen, self.seen_moment) = (seen, seen_moment);
-        seen_moment.duration_since(expected).unsigned_abs() > SET
+        passed > silence || seen_moment.duration_since(expected).unsigned_abs() > SET
     }
 }
 
@@ -309,14 +317,15 @@ mod tests {
         let (start, moment) = (Instant::now(), Timestamp::UNIX_EPOCH);
         let mut up = Up { since: start, since_moment: moment, seen: start, seen_moment: moment };
         let hour = Duration::from_secs(3600);
-        assert!(!up.was_set(start + hour, moment + hour), "an hour without a question is no jump");
+        let day = 24 * hour;
+        assert!(!up.was_set(start + hour, moment + hour, day), "an hour without a question is no jump");
         assert!(
-            !up.was_set(start + hour, moment + hour + SET),
+            !up.was_set(start + hour, moment + hour + SET, day),
             "clocks are corrected by a little all the time"
         );
-        assert!(up.was_set(start + hour, moment + 2 * hour), "forward");
-        assert!(!up.was_set(start + hour, moment + 2 * hour));
-        assert!(up.was_set(start + hour, moment + hour), "back");
-        assert!(!up.was_set(start + hour, moment + hour));
+        assert!(up.was_set(start + hour, moment + 2 * hour, day), "forward");
+        assert!(!up.was_set(start + hour, moment + 2 * hour, day));
+        assert!(up.was_set(start + hour, moment + hour, day), "back");
+        assert!(!up.was_set(start + hour, moment + hour, day));
     }
 }

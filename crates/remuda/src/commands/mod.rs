@@ -12,6 +12,8 @@ pub(crate) mod worker;
 pub(crate) mod workers;
 mod workflow_file;
 
+pub(crate) use workflow_file::BadInput;
+
 use crate::api::Api;
 use crate::config::Settings;
 

@@ -28,10 +28,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let instance = Instance::start(&settings).await?;
     announce(&instance, &settings, args.json)?;
-    stop.requested().await;
+    let broken = tokio::select! {
+        () = stop.requested() => false,
+        () = instance.ended() => true,
+    };
+    if broken {
+        tracing::error!("a part of the service ended by itself; stopping the rest");
+    }
     tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; once more stops at once");
     tokio::select! {
-        () = instance.stop() => Ok(ExitCode::SUCCESS),
+        () = instance.stop() => Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }),
         // The leases stay as they are; the next start adopts what is rendering.
         () = stop.requested() => Ok(ExitCode::FAILURE),
     }

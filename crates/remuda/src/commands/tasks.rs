@@ -161,9 +161,15 @@ fn row(task: &TaskView, now: Timestamp) -> Vec<String> {
         task.workflow_id.clone().unwrap_or_default(),
         ui::ago(task.created_at, now),
         took.unwrap_or_default(),
-        task.worker_id.clone().unwrap_or_default(),
-        task.error.clone().unwrap_or_default(),
+        // Where a waiting task was tried before is history, not news.
+        task.worker_id.clone().filter(|_| task.status != "pending").unwrap_or_default(),
+        task.error.as_deref().map(one_line).unwrap_or_default(),
     ]
+}
+
+/// Errors of ComfyUI may be whole pages; a table has one line for each.
+fn one_line(error: &str) -> String {
+    error.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Follows a task.

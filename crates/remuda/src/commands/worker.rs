@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_core::ApiKey;
 use remuda_runner::Herd;
 use remuda_runner::frames::FrameHub;
-use remuda_runner::source::{GatewaySource, QueueSource, Source};
+use remuda_runner::source::{GatewaySource, QueueSource, Source, SourceError};
 use remuda_store::Store;
 
 use crate::config::{QueueLink, Settings, WorkerFlags};
@@ -36,6 +37,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let owner = Owner::take(&settings.server.data)?;
     let (source, connection) = connect(&settings, &link, &owner).await?;
+    let lease = tokio::select! {
+        lease = lease(&connection, settings.tasks.lease) => lease?,
+        () = stop.requested() => return Ok(ExitCode::SUCCESS),
+    };
     let from = link.to_string();
     let simulators = Simulators::start(settings.workers.sim).await?;
     let workers = worker_configs(&settings, &simulators, settings.worker.id.as_deref())?;
@@ -43,7 +48,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         !workers.is_empty(),
         "no ComfyUI to work with: give one with --comfyui URL, or try --sim 1"
     );
-    let herd = Herd::start(source, herd_options(owner.id, None, settings.tasks.lease));
+    let herd = Herd::start(source, herd_options(owner.id, None, lease));
     let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
     for worker in workers {
         herd.add(worker);
@@ -66,6 +71,25 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     tokio::select! {
         () = stopped => Ok(ExitCode::SUCCESS),
         () = stop.requested() => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// How long a lease lasts: what the server says, since it decides when one has run out. Waits for the server to come up; a
+/// refused key is the end.
+async fn lease(connection: &Connection, own: Duration) -> anyhow::Result<Duration> {
+    let Connection::Gateway(gateway) = connection else { return Ok(own) };
+    let mut told = false;
+    loop {
+        match gateway.lease().await {
+            Ok(lease) => return Ok(lease.unwrap_or(own)),
+            Err(SourceError::Unavailable(reason)) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%reason, "the server does not answer yet; waiting for it");
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
 }
 

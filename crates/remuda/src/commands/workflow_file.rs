@@ -28,6 +28,11 @@ impl FromStr for Assignment {
     }
 }
 
+/// What was given cannot be used: the same again will fail again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadInput(String);
+
 /// What to render.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WorkflowArgs {
@@ -60,8 +65,13 @@ impl WorkflowArgs {
                 .await
                 .with_context(|| format!("cannot read {}", self.file.display()))?
         };
+        let from = if self.file.as_os_str() == "-" {
+            "the standard input".to_owned()
+        } else {
+            self.file.display().to_string()
+        };
         let mut workflow =
-            Workflow::parse(bytes).with_context(|| format!("{} is no workflow", self.file.display()))?;
+            Workflow::parse(bytes).map_err(|error| BadInput(format!("{from} is no workflow: {error}")))?;
         for change in &self.set {
             let value = serde_json::from_str(&change.value)
                 .unwrap_or_else(|_| serde_json::Value::String(change.value.clone()));

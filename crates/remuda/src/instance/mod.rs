@@ -41,6 +41,7 @@ pub(crate) struct Instance {
     herd: Herd,
     simulators: Simulators,
     stop: CancellationToken,
+    ended: CancellationToken,
     tasks: TaskTracker,
     drain: Duration,
 }
@@ -101,13 +102,15 @@ impl Instance {
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);
         options.insecure = settings.server.insecure;
         options.advertise = advertise;
+        options.lease = settings.tasks.lease;
         metrics::register(&mut options.registry, herd.counters());
         let server = Server::new(options);
         let keys = server.keys();
-        tasks.spawn(server.run(listener, stop.clone()));
+        let ended = CancellationToken::new();
+        tasks.spawn(noticed(server.run(listener, stop.clone()), ended.clone()));
         let mut janitor = JanitorOptions::new(Arc::clone(&store), files.clone(), owner.id);
         janitor.retention = Some(settings.store.retention);
-        tasks.spawn(Janitor::new(janitor).run(stop.clone()));
+        tasks.spawn(noticed(Janitor::new(janitor).run(stop.clone()), ended.clone()));
         tasks.spawn({
             let (data, stop) = (settings.server.data.clone(), stop.clone());
             async move {
@@ -123,7 +126,7 @@ impl Instance {
         }
         retire_others(&*store, &herd, owner.id).await?;
         let drain = settings.tasks.drain;
-        Ok(Self { owner, address, store, files, herd, simulators, stop, tasks, drain })
+        Ok(Self { owner, address, store, files, herd, simulators, stop, ended, tasks, drain })
     }
 
     /// Where it answers.
@@ -136,11 +139,22 @@ impl Instance {
         self.herd.status().workers.len()
     }
 
+    /// Ends when a part without which there is no service ended: nobody should go on claiming tasks then.
+    pub(crate) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
     /// Takes no new work, gives back what did not begin, waits for the rest as long as the settings say, and leaves
     /// what is still running to be adopted at the next start.
     pub(crate) async fn stop(self) {
         // The API stays until the runners are done, so that sidecars and clients see the ends of their tasks.
         self.herd.stop(self.drain).await;
+        for worker in self.simulators.workers() {
+            // Simulators inside this process never come back; their names would stay in lists as workers that are gone.
+            if let Err(error) = self.store.forget_worker(&worker).await {
+                tracing::debug!(%error, %worker, "a simulated worker could not be forgotten");
+            }
+        }
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
@@ -149,4 +163,10 @@ impl Instance {
         self.simulators.stop().await;
         drop(self.owner);
     }
+}
+
+/// Runs a part of the service, and says when it ended, also by a panic.
+async fn noticed(part: impl Future<Output = ()>, ended: CancellationToken) {
+    let _guard = ended.drop_guard();
+    part.await;
 }

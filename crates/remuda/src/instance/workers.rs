@@ -36,6 +36,12 @@ impl Simulators {
         self.0.iter().map(Simulator::url).collect()
     }
 
+    /// What they are called as workers.
+    pub(crate) fn workers(&self) -> Vec<WorkerId> {
+        let host = host_id();
+        self.urls().iter().filter_map(|url| worker_id_for(url, &host).ok()).collect()
+    }
+
     /// Stops them.
     pub(crate) async fn stop(self) {
         for simulator in self.0 {

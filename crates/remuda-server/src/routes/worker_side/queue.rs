@@ -25,7 +25,7 @@ use crate::state::AppState;
     get, path = "/api/v1/worker/installation", tag = "worker", operation_id = "worker_installation",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
     responses(
-        (status = 200, description = "`{id}`", body = serde_json::Value),
+        (status = 200, description = "`{id, lease_ms}`", body = serde_json::Value),
         (status = 403, description = "The key lacks the scope `worker`", body = ErrorBody),
     ),
 )]
@@ -33,7 +33,8 @@ pub(crate) async fn installation(
     State(state): State<AppState>,
     _: Sidecar,
 ) -> ApiResult<Json<wire::Installation>> {
-    Ok(Json(wire::Installation { id: state.installation().await?.id }))
+    let lease_ms = u64::try_from(state.lease.as_millis()).ok();
+    Ok(Json(wire::Installation { id: state.installation().await?.id, lease_ms }))
 }
 
 /// Register a worker and take its lease

@@ -151,3 +151,34 @@ async fn sigterm_drains_and_exits_cleanly() {
     assert_eq!(task["status"], "completed", "{task}");
     assert_eq!(sim.executions().await, 1);
 }
+
+/// A process that stood still cannot say who was late: its sidecars get the time to come back. Without that, and with a
+/// sidecar that did not know the server's short leases, the task would be lost and rendered again.
+#[tokio::test]
+async fn a_server_that_stood_still_takes_nothing_from_its_sidecar() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Running::serve(&dir.path().join("server"), &["--lease", "4s"]).await;
+    let sim = Running::sim(500).await;
+    let own = dir.path().join("sidecar");
+    let args = [
+        "worker",
+        "--json",
+        "--server",
+        server.url(),
+        "--comfyui",
+        sim.url(),
+        "--data",
+        own.to_str().unwrap(),
+    ];
+    let _sidecar = Running::start(&args).await;
+    let base = server.url().to_owned();
+    let (_, task) = post(&format!("{base}/api/v1/tasks"), None, SEED_EXAMPLE).await;
+    let id = task["id"].as_str().unwrap();
+    status(&base, None, id, "running").await;
+    server.program.stop().unwrap();
+    // Longer than the lease and the time to adopt it; nothing else tells that a process stands still.
+    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+    server.program.cont().unwrap();
+    let done = status(&base, None, id, "completed").await;
+    assert_eq!((&done["losses"], sim.executions().await), (&0.into(), 1), "{done}");
+}

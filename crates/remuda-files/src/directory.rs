@@ -1,6 +1,8 @@
 //! What a directory needs beyond object_store's own store for it: it never follows a symbolic link, it notices when its disk
 //! has gone, and it removes whole trees with what interrupted writes left in them.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
@@ -134,6 +136,17 @@ impl Directory {
         .await
     }
 
+    /// Removes everything below a folder except the named entries, and counts the files.
+    pub(crate) async fn remove_all_but(&self, folder: &FileKey, kept: BTreeSet<String>) -> Result<u64> {
+        self.check(folder, Way::Whole).await?;
+        let (this, top) = (self.clone(), self.path_of(folder));
+        self.blocking(move || {
+            let is_kept = |name: &OsStr| name.to_str().is_some_and(|name| kept.contains(name));
+            remove_entries(&top, is_kept).map_err(|error| this.trouble.of_io(&error))
+        })
+        .await
+    }
+
     /// Removes the files of one folder that were last written before a moment.
     pub(crate) async fn remove_older(&self, folder: &FileKey, before: SystemTime) -> Result<u64> {
         self.check(folder, Way::Whole).await?;
@@ -220,6 +233,10 @@ fn absent_is_zero(result: io::Result<u64>) -> io::Result<u64> {
 }
 
 fn remove_below(folder: &Path) -> io::Result<u64> {
+    remove_entries(folder, |_| false)
+}
+
+fn remove_entries(folder: &Path, is_kept: impl Fn(&OsStr) -> bool) -> io::Result<u64> {
     let mut count = 0;
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -227,6 +244,9 @@ fn remove_below(folder: &Path) -> io::Result<u64> {
     };
     for entry in entries {
         let entry = entry?;
+        if is_kept(&entry.file_name()) {
+            continue;
+        }
         if entry.file_type()?.is_dir() {
             count += remove_below(&entry.path())?;
             match fs::remove_dir(entry.path()) {

@@ -1,5 +1,6 @@
 //! The store of files.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as StorePath;
 use object_store::{
-    Error as StoreError, GetOptions, GetRange, GetResultPayload, ObjectStore, ObjectStoreExt, PutPayload,
+    Error as StoreError, GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutPayload,
 };
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -213,6 +215,23 @@ impl Files {
         self.delete_listed(prefix, |_| true).await
     }
 
+    /// Removes every file below a folder except those in the named folders directly below it, and tells how many it
+    /// removed. Needs one listing.
+    pub async fn delete_all_but(&self, prefix: &FileKey, kept: &BTreeSet<String>) -> Result<u64> {
+        if kept.is_empty() {
+            return self.delete_all(prefix).await;
+        }
+        if let Some(directory) = &self.inner.directory {
+            return directory.remove_all_but(prefix, kept.clone()).await;
+        }
+        let (top, kept) = (format!("{}/", self.path(prefix)), kept.clone());
+        self.delete_listed(prefix, move |meta| {
+            let below = meta.location.as_ref().strip_prefix(&top);
+            below.and_then(|below| below.split('/').next()).is_some_and(|folder| !kept.contains(folder))
+        })
+        .await
+    }
+
     /// Removes what interrupted content-addressed uploads left behind, if it was not written to for that long.
     pub async fn sweep_temporary(&self, older_than: Duration) -> Result<u64> {
         let now = SystemTime::now();
@@ -221,8 +240,8 @@ impl Files {
             return directory.remove_older(&FileKey::all_temporary(), before).await;
         }
         let before = before.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.delete_listed(&FileKey::all_temporary(), move |seconds| {
-            u64::try_from(seconds).is_ok_and(|seconds| seconds < before)
+        self.delete_listed(&FileKey::all_temporary(), move |meta| {
+            u64::try_from(meta.last_modified.timestamp()).is_ok_and(|seconds| seconds < before)
         })
         .await
     }
@@ -304,11 +323,11 @@ impl Files {
     async fn delete_listed(
         &self,
         prefix: &FileKey,
-        wanted: impl Fn(i64) -> bool + Send + 'static,
+        wanted: impl Fn(&ObjectMeta) -> bool + Send + 'static,
     ) -> Result<u64> {
         let found = self.inner.store.list(Some(&self.path(prefix)));
         let found = found
-            .try_filter(move |meta| std::future::ready(wanted(meta.last_modified.timestamp())))
+            .try_filter(move |meta| std::future::ready(wanted(meta)))
             .map_ok(|meta| meta.location)
             .boxed();
         let mut deleted = self.inner.store.delete_stream(found);

@@ -21,6 +21,9 @@ const COURTESY: u64 = 4;
 /// … and for so long.
 const COURTESY_TIME: Duration = Duration::from_secs(5);
 
+/// So much of a body is read without a permit.
+const SMALL: usize = 16 << 10;
+
 /// The id of a task in a path. A malformed one is 400, whatever the route.
 pub(crate) struct TaskPath(pub(crate) TaskId);
 
@@ -77,6 +80,21 @@ pub(crate) async fn read_body(
     limit: u64,
     time: Duration,
 ) -> ApiResult<Bytes> {
+    let (bytes, ()) = read_body_with(headers, body, limit, time, std::future::ready(Ok(()))).await?;
+    Ok(bytes)
+}
+
+/// Reads a whole body as `read_body` does, and asks for a permit when it takes room, or is there. A small body that
+/// comes slowly keeps nobody else from a permit.
+pub(crate) async fn read_body_with<P>(
+    headers: &HeaderMap,
+    body: Body,
+    limit: u64,
+    time: Duration,
+    permit: impl Future<Output = ApiResult<P>>,
+) -> ApiResult<(Bytes, P)> {
+    let mut permit = std::pin::pin!(permit);
+    let mut granted = None;
     let too_large = || ApiError::too_large("the body", limit);
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -86,20 +104,31 @@ pub(crate) async fn read_body(
         return Err(too_large());
     }
     let deadline = Instant::now() + time;
-    let mut all = BytesMut::with_capacity(usize::try_from(length.unwrap_or(0).min(1 << 20)).unwrap_or(0));
+    let mut all = BytesMut::with_capacity(usize::try_from(length.unwrap_or(0)).unwrap_or(SMALL).min(SMALL));
     loop {
         let chunk = timeout_at(deadline, stream.next()).await.map_err(|_| {
             let error = format!("the body did not arrive within {} s", time.as_secs());
             ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_body", error)
         })?;
         match chunk {
-            None => return Ok(all.freeze()),
+            None => {
+                let granted = match granted {
+                    Some(granted) => granted,
+                    None => permit.await?,
+                };
+                return Ok((all.freeze(), granted));
+            }
             Some(Ok(chunk)) if (all.len() + chunk.len()) as u64 > limit => {
                 drop(all);
                 skip(&mut stream, limit.saturating_mul(COURTESY)).await;
                 return Err(too_large());
             }
-            Some(Ok(chunk)) => all.extend_from_slice(&chunk),
+            Some(Ok(chunk)) => {
+                if granted.is_none() && all.len() + chunk.len() > SMALL {
+                    granted = Some(permit.as_mut().await?);
+                }
+                all.extend_from_slice(&chunk);
+            }
             Some(Err(error)) => {
                 return Err(ApiError::bad_request("body_broken", format!("the body broke off: {error}")));
             }

@@ -2,6 +2,7 @@
 //!
 //! Every process tidies, because a delayed task must not wait for a leader. Files and old records are the work of one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct JanitorOptions {
     pub owner: OwnerId,
     /// How long ended tasks are kept; `None` for ever.
     pub retention: Option<Duration>,
+    /// After so long without a process that drives it a worker is forgotten: 1 hour.
+    pub silence: Duration,
     /// How often tasks are looked after, at least: 1 s.
     pub tidy_every: Duration,
     /// How often files and old records are: 15 s.
@@ -46,6 +49,7 @@ impl JanitorOptions {
             files,
             owner,
             retention: Some(Duration::from_secs(7 * 86_400)),
+            silence: Duration::from_secs(3600),
             tidy_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(15),
         }
@@ -141,16 +145,14 @@ impl Janitor {
     }
 
     /// Removes files of attempts whose results are not used, then tasks that are old enough with their files, then uploads that
-    /// were given up.
+    /// were given up, then workers that are gone.
     pub async fn sweep_once(&self) -> Result<(), SweepError> {
         let JanitorOptions { store, files, retention, .. } = &self.options;
         loop {
             let tasks = store.unswept(BATCH).await?;
             let count = tasks.len();
             for task in &tasks {
-                for folder in unused(task) {
-                    files.delete_all(&folder).await?;
-                }
+                files.delete_all_but(&FileKey::outputs_of(task.id.0), &used_folders(task)).await?;
             }
             let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
             store.swept(&ids).await?;
@@ -173,6 +175,27 @@ impl Janitor {
             }
         }
         files.sweep_temporary(STALE_UPLOAD).await?;
+        self.forget_workers().await
+    }
+
+    /// Forgets workers that nobody has driven for long. One that comes back registers again.
+    async fn forget_workers(&self) -> Result<(), SweepError> {
+        let JanitorOptions { store, silence, .. } = &self.options;
+        let now = Timestamp::now();
+        for worker in store.workers().await? {
+            let silent = Duration::try_from(now.duration_since(worker.until)).unwrap_or(Duration::ZERO);
+            let id = &worker.spec.id;
+            // Attempts that may be under way in its ComfyUI are found by its name.
+            if silent <= *silence || !store.leases(id).await?.is_empty() {
+                continue;
+            }
+            match store.forget_worker(id).await {
+                Ok(()) => tracing::info!(worker = %id, "forgot a worker that nobody drives any more"),
+                // It has come back just now, or another was faster.
+                Err(remuda_store::Error::Fenced | remuda_store::Error::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         Ok(())
     }
 }
@@ -188,18 +211,10 @@ pub enum SweepError {
     Files(#[from] remuda_files::Error),
 }
 
-/// The folders of a task in which nothing is used.
-fn unused(task: &Task) -> Vec<FileKey> {
-    let used: Vec<&str> =
-        task.result.iter().flat_map(|result| &result.files).map(|file| file.key.as_str()).collect();
-    if used.is_empty() {
-        return vec![FileKey::outputs_of(task.id.0)];
-    }
-    let attempts = 1..=u32::try_from(task.attempt).unwrap_or(0);
-    let last = u64::try_from(task.fence.0).unwrap_or(0);
-    // An attempt begins under a fence that is at least its own number, and every owner may have written.
-    let folders = attempts.flat_map(|attempt| {
-        (u64::from(attempt)..=last).map(move |fence| FileKey::outputs_of_attempt(task.id.0, attempt, fence))
-    });
-    folders.filter(|folder| !used.iter().any(|key| key.starts_with(&format!("{folder}/")))).collect()
+/// The folders of attempts from which a task's result has files. The others hold what nobody uses.
+fn used_folders(task: &Task) -> BTreeSet<String> {
+    let prefix = format!("{}/", FileKey::outputs_of(task.id.0));
+    let keys = task.result.iter().flat_map(|result| &result.files).map(|file| file.key.as_str());
+    let below = keys.filter_map(|key| key.strip_prefix(&prefix)?.split('/').next());
+    below.map(str::to_owned).collect()
 }

@@ -116,6 +116,8 @@ pub struct Limits {
     pub head_time: Duration,
     /// How long a client may take for a body, and between two pieces of an upload: 60 s.
     pub body_time: Duration,
+    /// After so long without an event a stream of events shows a sign of life: 15 s.
+    pub heartbeat: Duration,
 }
 
 impl Default for Limits {
@@ -133,6 +135,7 @@ impl Default for Limits {
             sidecars: 8192,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
+            heartbeat: Duration::from_secs(15),
         }
     }
 }

@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::access::gate;
+use crate::access::{ANY_ORIGIN, gate};
 use crate::error::ApiError;
 use crate::routes;
 use crate::state::AppState;
@@ -58,7 +58,12 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    let listed = origins.iter().filter_map(|origin| HeaderValue::from_str(origin.trim_end_matches('/')).ok());
+    let allowed = if origins.iter().any(|origin| origin == ANY_ORIGIN) {
+        AllowOrigin::any()
+    } else {
+        let listed = origins.iter().map(|origin| origin.trim_end_matches('/'));
+        AllowOrigin::list(listed.filter_map(|origin| HeaderValue::from_str(origin).ok()))
+    };
     let asked = ["idempotency-key", "last-event-id", "prefer", "x-api-key"].map(HeaderName::from_static);
     let standard =
         [header::AUTHORIZATION, header::CONTENT_TYPE, header::RANGE, header::IF_NONE_MATCH, header::IF_RANGE];
@@ -71,7 +76,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     ];
     Some(
         CorsLayer::new()
-            .allow_origin(AllowOrigin::list(listed))
+            .allow_origin(allowed)
             .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::DELETE])
             .allow_headers(asked.into_iter().chain(standard).collect::<Vec<_>>())
             .expose_headers(shown),

@@ -22,6 +22,9 @@ use crate::options::{Limits, ServerOptions, TaskDefaults};
 use crate::relay::Relays;
 use crate::routes::Live;
 
+/// So long a submission waits for others to make room.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What all handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct AppState(Arc<Shared>);
@@ -130,9 +133,12 @@ impl Permits {
         }
     }
 
-    /// Waits: submissions are short.
+    /// Waits, but not for long: submissions are short, unless their bodies come slowly.
     pub(crate) async fn submission(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.submissions.clone().acquire_owned().await.map_err(|_| ApiError::busy("submissions"))
+        match tokio::time::timeout(PATIENCE, self.submissions.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(ApiError::busy("submissions")),
+        }
     }
 
     pub(crate) fn upload(&self) -> ApiResult<OwnedSemaphorePermit> {

@@ -127,6 +127,8 @@ async fn named(
             Ok(sha256) => store.asset(tenant, sha256).await,
             Err(_) => Ok(None),
         },
+        // No upload is called so, and not every store takes such a text.
+        None if value.chars().any(char::is_control) => Ok(None),
         None => store.asset_named(tenant, value).await,
     }
 }

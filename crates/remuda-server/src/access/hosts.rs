@@ -12,6 +12,9 @@ use url::Url;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
 
+/// Stands for all origins in the list of those that may use this server.
+pub(crate) const ANY_ORIGIN: &str = "*";
+
 /// Which names and origins are ours.
 #[derive(Debug)]
 pub(crate) struct Hosts {
@@ -73,7 +76,7 @@ impl Hosts {
     }
 
     fn is_own_origin(&self, origin: &str, host: &str) -> bool {
-        if self.origins.contains(origin) {
+        if self.origins.contains(ANY_ORIGIN) || self.origins.contains(origin) {
             return true;
         }
         let Ok(url) = Url::parse(origin) else { return false };

@@ -32,7 +32,16 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct KeyCache {
     store: Arc<dyn Store>,
-    known: Mutex<Option<(Instant, Arc<Keys>)>>,
+    known: Mutex<Option<Known>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    keys: Arc<Keys>,
+    /// When the reading of these keys began.
+    read: Instant,
+    /// When a reading last began, of these keys or of newer ones.
+    asked: Instant,
 }
 
 impl KeyCache {
@@ -45,11 +54,11 @@ impl KeyCache {
         let stale = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *known {
-                Some((read, keys)) if read.elapsed() < FRESH => return Ok(keys.clone()),
-                Some((read, keys)) => {
+                Some(known) if known.asked.elapsed() < FRESH => return Ok(known.keys.clone()),
+                Some(known) => {
                     // One request reads; those beside it go by what is known.
-                    *read = Instant::now();
-                    Some(keys.clone())
+                    known.asked = Instant::now();
+                    Some(known.keys.clone())
                 }
                 None => None,
             }
@@ -68,8 +77,33 @@ impl KeyCache {
         let by_hash = records.into_iter().map(|record| (record.hash, record)).collect();
         let keys = Arc::new(Keys { by_hash });
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // A slower reader that began earlier does not overwrite what is newer.
-        *known = Some((read, keys.clone()));
-        Ok(keys)
+        Ok(keep(&mut known, read, keys))
+    }
+}
+
+/// The newer of what is known and what was read just now. A slower reader that began earlier overwrites nothing.
+fn keep(known: &mut Option<Known>, read: Instant, keys: Arc<Keys>) -> Arc<Keys> {
+    let asked = match known {
+        Some(newer) if newer.read > read => return newer.keys.clone(),
+        Some(older) => older.asked.max(read),
+        None => read,
+    };
+    *known = Some(Known { keys: keys.clone(), read, asked });
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_reader_does_not_bring_older_keys_back() {
+        let (older, newer) = (Arc::new(Keys::default()), Arc::new(Keys::default()));
+        let began = Instant::now();
+        let later = began + Duration::from_millis(5);
+        let mut known = None;
+        keep(&mut known, later, newer.clone());
+        assert!(Arc::ptr_eq(&keep(&mut known, began, older), &newer));
+        assert!(known.is_some_and(|known| Arc::ptr_eq(&known.keys, &newer) && known.read == later));
     }
 }

@@ -7,5 +7,5 @@ mod keys;
 
 pub(crate) use caller::{AdminCaller, Caller, ReadCaller, SubmitCaller, WorkerCaller};
 pub(crate) use gate::{ClusterCaller, gate};
-pub(crate) use hosts::Hosts;
+pub(crate) use hosts::{ANY_ORIGIN, Hosts};
 pub(crate) use keys::KeyCache;

@@ -33,9 +33,6 @@ use crate::extract::{ApiQuery, TaskPath};
 use crate::state::AppState;
 use crate::waiting::POLL;
 
-/// So often there is a sign of life, for proxies that end silent connections.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-
 /// While no frames come, so often it is looked whether and where the task runs.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -107,7 +104,15 @@ pub(crate) async fn events(
     let permit = state.permits.waiting()?;
     let (out, body) = mpsc::channel::<Bytes>(16);
     let streams = state.metrics.streams.clone();
-    let streamer = Streamer { state: state.clone(), id, after, follow, out, previews: what.preview };
+    let streamer = Streamer {
+        heartbeat_at: Instant::now() + state.limits.heartbeat,
+        state: state.clone(),
+        id,
+        after,
+        follow,
+        out,
+        previews: what.preview,
+    };
     state.tasks.spawn(async move {
         let _held_to_the_end = permit;
         streams.inc();
@@ -132,6 +137,8 @@ struct Streamer {
     follow: Follow,
     out: mpsc::Sender<Bytes>,
     previews: bool,
+    /// When a sign of life is due, for proxies that end silent connections: a while after the last thing sent.
+    heartbeat_at: Instant,
 }
 
 /// Nothing more is to be sent.
@@ -185,7 +192,7 @@ impl Streamer {
     }
 
     /// Where frames of the task can be had, if it runs.
-    async fn find_frames(&self) -> Result<Option<broadcast::Receiver<Frame>>, Over> {
+    async fn find_frames(&mut self) -> Result<Option<broadcast::Receiver<Frame>>, Over> {
         let lease = match self.state.store.lease(self.id).await {
             Ok(Some(lease)) => lease,
             Ok(None) | Err(_) => return Ok(None),
@@ -212,14 +219,13 @@ impl Streamer {
     /// Passes frames on until there may be news.
     async fn wait(&mut self, frames: &mut Option<broadcast::Receiver<Frame>>) -> Result<(), Over> {
         let poll = Instant::now() + POLL;
-        let mut heartbeat = std::pin::pin!(tokio::time::sleep(HEARTBEAT));
         loop {
             let frame = tokio::select! {
                 () = self.state.stop.cancelled() => return Err(Over),
                 () = self.out.closed() => return Err(Over),
                 () = self.follow.news() => return Ok(()),
                 () = tokio::time::sleep_until(poll) => return Ok(()),
-                () = &mut heartbeat => {
+                () = tokio::time::sleep_until(self.heartbeat_at) => {
                     self.send(Bytes::from_static(b": still here\n\n")).await?;
                     return Ok(());
                 }
@@ -232,19 +238,21 @@ impl Streamer {
         }
     }
 
-    async fn send_frame(&self, frame: &Frame) -> Result<(), Over> {
+    async fn send_frame(&mut self, frame: &Frame) -> Result<(), Over> {
         match frame_event(frame, self.previews) {
             Some(event) => self.send(event).await,
             None => Ok(()),
         }
     }
 
-    async fn send(&self, bytes: Bytes) -> Result<(), Over> {
-        tokio::select! {
+    async fn send(&mut self, bytes: Bytes) -> Result<(), Over> {
+        let sent = tokio::select! {
             sent = self.out.send(bytes) => sent.map_err(|_| Over),
             // A reader that does not read must not hold up the end.
             () = self.state.stop.cancelled() => Err(Over),
-        }
+        };
+        self.heartbeat_at = Instant::now() + self.state.limits.heartbeat;
+        sent
     }
 }
 

@@ -11,7 +11,7 @@ use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::ApiQuery;
 use crate::state::AppState;
-use crate::wire::{TaskPage, TaskView};
+use crate::wire::{TaskPage, TaskView, name};
 
 const USUAL: i64 = 50;
 const MOST: i64 = 500;
@@ -51,6 +51,9 @@ pub(crate) async fn list(
         None | Some("") => None,
         Some(text) => Some(text.parse().map_err(|error: String| ApiError::invalid("status", error))?),
     };
+    if let Some(id) = &which.workflow_id {
+        name("workflow_id", id)?;
+    }
     let limit = which.limit.unwrap_or(USUAL);
     let limit = u32::try_from(limit).ok().filter(|_| (1..=MOST).contains(&limit));
     let limit = limit.ok_or_else(|| ApiError::invalid("limit", format!("limit must be 1 to {MOST}")))?;

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::access::{Caller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
-use crate::extract::{preferred_wait, read_body, read_json};
+use crate::extract::{preferred_wait, read_body_with, read_json};
 use crate::state::AppState;
 use crate::waiting;
 use crate::wire::{SubmitTask, TaskView, Wanted};
@@ -55,8 +55,8 @@ pub(crate) async fn submit(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<Response> {
-    let permit = state.permits.submission().await?;
-    let bytes = read_body(&headers, body, state.limits.body, state.limits.body_time).await?;
+    let (most, time) = (state.limits.body, state.limits.body_time);
+    let (bytes, permit) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
     let idempotency = idempotency(&headers, Sha256::of(&bytes))?;
     if let Some(known) = &idempotency
         && let Some(task) = known_before(&state, &caller, known).await?

@@ -168,10 +168,19 @@ impl SubmitTask {
     }
 }
 
-fn name(field: &str, text: &str) -> ApiResult<()> {
+/// Whether a text can be a name. Not every store holds control characters.
+pub(crate) fn name(field: &str, text: &str) -> ApiResult<()> {
     if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
         let error = format!("{field} must have 1 to {MAX_NAME} bytes and no control characters");
         return Err(ApiError::invalid(field, error));
+    }
+    Ok(())
+}
+
+/// Whether a text has no control characters, which not every store holds.
+pub(crate) fn printable(field: &str, text: &str) -> ApiResult<()> {
+    if text.chars().any(char::is_control) {
+        return Err(ApiError::invalid(field, format!("{field} has control characters")));
     }
     Ok(())
 }

@@ -207,6 +207,17 @@ async fn before_the_first_key_foreign_hosts_and_origins_are_refused() {
 }
 
 #[tokio::test]
+async fn a_star_lets_pages_of_every_origin_in() {
+    let gateway = Gateway::start_with(|options| options.cors_origins = vec!["*".to_owned()]).await;
+    let answer = gateway.get("/api/v1/tasks").header("origin", "https://any.example").send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["access-control-allow-origin"], "*");
+    // The name by which the server is called is checked all the same.
+    let answer = gateway.get("/api/v1/tasks").header("host", "evil.example").send().await.unwrap();
+    assert_eq!(json(answer, 403).await["code"], "foreign_host");
+}
+
+#[tokio::test]
 async fn without_listed_origins_no_page_is_told_that_it_may() {
     let gateway = Gateway::start().await;
     let origin = gateway.url.clone();

@@ -262,6 +262,7 @@ async fn wrong_queries_routes_and_methods_are_told() {
         ("/api/v1/tasks?limit=0", 422, json!("limit")),
         ("/api/v1/tasks?limit=501", 422, json!("limit")),
         ("/api/v1/tasks?limit=x", 422, Value::Null),
+        ("/api/v1/tasks?workflow_id=%00", 422, json!("workflow_id")),
         ("/api/v1/tasks?before=x", 400, json!("before")),
         ("/api/v1/tasks?state=pending", 422, json!("state")),
         ("/api/v1/nothing", 404, Value::Null),

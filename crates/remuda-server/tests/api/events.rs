@@ -178,3 +178,20 @@ async fn a_reader_that_breaks_off_and_resumes_again_and_again_sees_every_state_o
     ];
     assert_eq!(seen, numbered(&expected));
 }
+
+#[tokio::test]
+async fn a_silent_stream_shows_signs_of_life() {
+    // Longer than the pause between two looks into the store, which must not put it off.
+    let gateway =
+        Gateway::start_with(|options| options.limits.heartbeat = Duration::from_millis(1_300)).await;
+    let id = gateway.submit().await;
+    let answer = gateway.get(&format!("/api/v1/tasks/{id}/events")).send().await.unwrap();
+    let mut pieces = answer.bytes_stream();
+    let alive = async {
+        let mut text = String::new();
+        while text.matches(": still here\n\n").count() < 2 {
+            text.push_str(std::str::from_utf8(&pieces.next().await.unwrap().unwrap()).unwrap());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), alive).await.expect("two signs of life");
+}

@@ -64,3 +64,24 @@ async fn files_of_lost_attempts_go_and_those_of_the_result_stay_until_the_record
     wait::until("the record to be forgotten", Duration::from_secs(5), gone).await.unwrap();
     assert_eq!(files.size(&kept.key.parse().unwrap()).await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn workers_that_nobody_drives_any_more_are_forgotten_and_others_stay() {
+    let gateway = Gateway::start().await;
+    let gone = gateway.worker().await;
+    let driven = crate::support::Worker::join(&gateway.ground, "gpu-2", None).await;
+    gone.leave().await;
+    let names = async || {
+        let workers = gateway.store().workers().await.unwrap();
+        workers.into_iter().map(|worker| worker.spec.id).collect::<Vec<_>>()
+    };
+    Janitor::new(options(&gateway)).sweep_once().await.unwrap();
+    assert_eq!(names().await, [gone.id.clone(), driven.id.clone()], "not for an hour");
+    let janitor = Janitor::new(JanitorOptions { silence: Duration::ZERO, ..options(&gateway) });
+    let forgotten = async || {
+        janitor.sweep_once().await.unwrap();
+        (names().await.len() == 1).then_some(())
+    };
+    wait::until("the worker to be forgotten", Duration::from_secs(5), forgotten).await.unwrap();
+    assert_eq!(names().await, [driven.id]);
+}

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::support::{GRAPH, Gateway, JsonText as _, Worker, json};
 
@@ -175,4 +177,22 @@ async fn who_waits_in_vain_gets_the_task_as_it_is() {
         gateway.post("/api/v1/tasks").header("Prefer", "wait=1").json_text(&body).send().await.unwrap();
     assert_eq!(json(answer, 201).await["status"], "pending");
     assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn slow_bodies_are_in_nobodys_way() {
+    let gateway = Gateway::start_with(|options| options.limits.submissions = 1).await;
+    let address = gateway.url.strip_prefix("http://").unwrap();
+    let mut slow = TcpStream::connect(address).await.unwrap();
+    let head = "POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                expect: 100-continue\r\ncontent-length: 100\r\n\r\n";
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    // Told so when the server begins to read the body.
+    slow.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    slow.write_all(b"{").await.unwrap();
+    let began = Instant::now();
+    gateway.submit().await;
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

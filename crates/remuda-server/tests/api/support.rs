@@ -193,6 +193,11 @@ impl Worker {
         assert!(reply.lost_workers.is_empty());
     }
 
+    /// Lets go of it.
+    pub(crate) async fn leave(&self) {
+        self.ground.store.release_worker(&self.id, self.fence).await.unwrap();
+    }
+
     /// The next task.
     pub(crate) async fn claim(&self) -> Claim {
         let request = ClaimRequest {

@@ -40,7 +40,7 @@ pub async fn a_task_is_kept_as_it_came(fixture: impl Fixture) {
     new.deadline = Some(world.now() + 900 * SECOND);
     new.timeout_s = 77;
     new.max_retries = 2;
-    new.metadata = Some(json!({"user": 1, "big": 9_007_199_254_740_993_i64}));
+    new.metadata = Some(json!({"user": 1, "nul": "a\u{0}b", "big": 9_007_199_254_740_993_i64}));
     let submitted = world.store.submit(new.clone()).await.expect("it is taken in");
     let Submitted::New(task) = submitted else { panic!("it is new") };
 

@@ -5,7 +5,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, LeaseRef, Sha256};
+use remuda_core::{Claim, LeaseRef, Sha256, WorkerSpec};
 use remuda_files::FileKey;
 use remuda_runner::wire;
 use remuda_store::{
@@ -15,8 +15,9 @@ use serde::de::IgnoredAny;
 
 use super::sidecar::{Said, Sidecar, foreign_file, of_lease};
 use crate::error::{ApiError, ApiResult, ErrorBody};
-use crate::extract::{ApiPath, ApiQuery, read_body};
+use crate::extract::{ApiPath, ApiQuery, read_body_with};
 use crate::state::AppState;
+use crate::wire::printable;
 
 /// Which installation this is
 ///
@@ -54,6 +55,12 @@ pub(crate) async fn acquire(
     sidecar: Sidecar,
     Said(said): Said<wire::Acquire>,
 ) -> ApiResult<Json<wire::Acquired>> {
+    let WorkerSpec { id: _, endpoint, name: called, labels } = &said.spec;
+    let texts = [("spec.endpoint", endpoint)].into_iter();
+    let texts = texts.chain(called.iter().map(|text| ("spec.name", text)));
+    for (field, text) in texts.chain(labels.iter().map(|text| ("spec.labels", text))) {
+        printable(field, text)?;
+    }
     let (yours, worker) = match state.store.acquire_worker(said.spec, sidecar.owner).await? {
         Acquired::Yes(worker) => (true, worker),
         Acquired::HeldBy(worker) => (false, worker),
@@ -104,10 +111,10 @@ pub(crate) async fn object_info(
 ) -> ApiResult<StatusCode> {
     let sha256: Sha256 = sha256.parse()?;
     // Held while the text is in memory.
-    let _permit = state.permits.submission().await?;
+    let permit = state.permits.submission();
     let (parts, body) = request.into_parts();
     let limit = wire::LARGEST_OBJECT_INFO as u64;
-    let body = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
+    let (body, _permit) = read_body_with(&parts.headers, body, limit, state.limits.body_time, permit).await?;
     if Sha256::of(&body) != sha256 {
         return Err(ApiError::invalid("sha256", "the body has another SHA-256 than its path says"));
     }

@@ -19,6 +19,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::task::JoinSet;
 
+use crate::probe::Probe;
 use crate::store::{Kind, Open, Place};
 use crate::table::{Row, Sample};
 
@@ -28,6 +29,8 @@ const FEW: u64 = 1_000;
 /// Submissions at once while a queue is filled.
 const FILLING: usize = 2_048;
 const WORKFLOW_BYTES: usize = 2_048;
+/// Durable writes beside each turn, to know the disk.
+const PROBES: usize = 50;
 const WARM_UP: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(4);
 
@@ -59,7 +62,11 @@ pub(crate) async fn measure(kind: Kind, folder: &Path, plan: Plan) -> Result<Vec
 
     let (small, large) = (callers(&few).await?, callers(&many).await?);
     let (mut few_turns, mut many_turns) = (Vec::new(), Vec::new());
+    let (mut probe, mut writes) = (Probe::new(folder)?, Vec::new());
     for _ in 0..plan.windows {
+        for _ in 0..PROBES {
+            writes.push(probe.commit()?);
+        }
         few_turns.push(window(&place, &small).await?);
         many_turns.push(window(&place, &large).await?);
     }
@@ -100,6 +107,9 @@ pub(crate) async fn measure(kind: Kind, folder: &Path, plan: Plan) -> Result<Vec
     let cpu = median(&many_turns, |turn| turn.own_us + turn.server_us);
     rows.push(Row::fact(group, "  processor time, all processes", cpu, "µs/task"));
     rows.push(Row::at_least(group, format!("ratio: {name} to with 1000"), large_rate / rate, "", 0.9));
+    let writes = Sample::new(writes);
+    rows.push(Row::fact(group, "one durable write on this disk, median", writes.median(), "ms"));
+    rows.push(Row::fact(group, "one durable write on this disk, 99 of 100 within", writes.p99(), "ms"));
     rows.push(Row::fact(group, "submissions alone, 2,048 at once", filling, "tasks/s"));
     Ok(rows)
 }

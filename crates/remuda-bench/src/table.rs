@@ -124,3 +124,28 @@ impl Sample {
         self.at(1.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_knows_its_middle_and_its_end() {
+        let sample = Sample::new((0..=100).rev().map(f64::from).collect());
+        assert_eq!(
+            (sample.median(), sample.p99(), sample.largest(), sample.mean()),
+            (50.0, 99.0, 100.0, 50.0)
+        );
+        assert_eq!(Sample::new(Vec::new()).median(), 0.0);
+    }
+
+    #[test]
+    fn a_row_is_judged_by_its_target() {
+        let rows = [Row::at_most("g", "small", 3.0, "ms", 2.5), Row::at_least("g", "large", 5.0, "/s", 5.0)];
+        assert_eq!(rows.each_ref().map(|row| row.met), [Some(false), Some(true)]);
+        let text = text(&rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].contains("at most 2.50") && lines[2].ends_with("MISSED"), "{text}");
+        assert!(lines[3].ends_with("met"), "{text}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::{Evidence, Reason, Repeat, Seen, Verdict, Violation};
 use crate::api::{AttemptView, TaskView};
-use crate::plan::Fault;
+use crate::plan::{Fault, FleetFault};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(super) fn check(seen: &Seen, view: &TaskView, evidence: &Evidence, verdict: 
         let for_others = usize::from(place + 1 < executed.len());
         let own = count(attempt) as usize - 1;
         for _ in 0..own {
-            repeat(seen, attempt, lost(attempt, evidence), verdict);
+            repeat(seen, attempt, lost(attempt, evidence).or_else(|| late(seen, attempt, evidence)), verdict);
         }
         if for_others > 0 {
             match attempt.outcome.as_deref() {
@@ -108,6 +108,20 @@ fn away(attempt: &AttemptView, evidence: &Evidence) -> Option<Reason> {
         }
     }
     None
+}
+
+/// Whether a process was stopped while it was under way, and another one adopted it: what the first was about to send may
+/// have come when it went on. Only under the same prompt id, so only for executions of the same attempt.
+fn late(seen: &Seen, attempt: &AttemptView, evidence: &Evidence) -> Option<Reason> {
+    let adopted = seen.events.iter().any(|event| event.kind == "adopted");
+    let stopped = evidence.faults.iter().any(|done| {
+        let stop = matches!(
+            &done.fault,
+            Fault::Server(FleetFault::Stop { .. }) | Fault::Sidecar(FleetFault::Stop { .. })
+        );
+        stop && met(attempt, done.from, done.to)
+    });
+    (adopted && stopped).then_some(Reason::LateRequest)
 }
 
 /// Prompts that simulators executed and that belong to no attempt.

@@ -104,6 +104,9 @@ pub(crate) enum Reason {
     ComfyUiLost,
     /// The only process that can reach its ComfyUI was away for longer than lease and grace.
     RunnerAway,
+    /// A process that was stopped on its way to ComfyUI sent its request when it went on, after somebody else had adopted
+    /// the attempt.
+    LateRequest,
 }
 
 impl fmt::Display for Reason {
@@ -111,6 +114,7 @@ impl fmt::Display for Reason {
         f.pad(match self {
             Reason::ComfyUiLost => "ComfyUI lost",
             Reason::RunnerAway => "sidecar away",
+            Reason::LateRequest => "late request",
         })
     }
 }

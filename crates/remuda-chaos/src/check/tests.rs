@@ -243,6 +243,31 @@ fn a_lost_comfyui_is_a_reason_only_for_what_it_had() {
 }
 
 #[test]
+fn a_request_is_late_only_from_a_process_that_was_stopped_and_only_after_an_adoption() {
+    let with = |kinds: &[&str], fault: FleetFault, from, to| {
+        let mut evidence = fine();
+        evidence.counts.by_prompt.insert("p1".to_owned(), 2);
+        *evidence.counts.by_graph.values_mut().next().unwrap() += 1;
+        let told = events(kinds);
+        (evidence.tasks[0].events, evidence.tasks[0].story.live) = (told.clone(), Some(told));
+        evidence.faults.push(Done {
+            fault: Fault::Server(fault),
+            on: "server-1".to_owned(),
+            from: at(from),
+            to: at(to),
+        });
+        check(&evidence).repeats.first().map(|repeat| repeat.reason)
+    };
+    let stop = || FleetFault::Stop { time: Duration::from_secs(5) };
+    let adopted = ["submitted", "claimed", "adopted", "completed"];
+    assert_eq!(with(&adopted, stop(), 110, 120), Some(Reason::LateRequest));
+    assert_eq!(with(&["submitted", "claimed", "completed"], stop(), 110, 120), None, "nobody adopted it");
+    assert_eq!(with(&adopted, stop(), 10, 20), None, "it was stopped long before");
+    let kill = FleetFault::Kill { down: Duration::ZERO };
+    assert_eq!(with(&adopted, kill, 110, 120), None, "what was killed sends nothing any more");
+}
+
+#[test]
 fn only_a_sidecar_can_be_away_and_only_for_a_lease_on_end() {
     let with = |beside: &str, faults: &[(&str, i64, i64)]| {
         let mut evidence = twice("lost");

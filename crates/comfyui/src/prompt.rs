@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use crate::client::{Client, excerpt};
 use crate::error::{Error, Result};
@@ -36,6 +37,7 @@ pub struct PromptRequest {
     extra_data: Map<String, Value>,
     marker: Option<String>,
     targets: Option<Vec<String>>,
+    resend_within: Option<Duration>,
 }
 
 impl PromptRequest {
@@ -51,7 +53,17 @@ impl PromptRequest {
             extra_data: Map::new(),
             marker: None,
             targets: None,
+            resend_within: None,
         }
+    }
+
+    /// A submission that failed is sent again only for so long; after that the error is returned, as one of a request that
+    /// was not sent if the prompt is surely not there. For callers who must ask somebody before they send anything: a process
+    /// may be stopped between two tries for longer than an answer holds.
+    #[must_use]
+    pub fn resend_within(mut self, time: Duration) -> Self {
+        self.resend_within = Some(time);
+        self
     }
 
     /// Uses an id that was recorded beforehand.
@@ -284,6 +296,14 @@ struct Answer {
     node_errors: NodeErrors,
 }
 
+/// A request of which the server surely knows nothing is one that was not sent.
+fn not_there(mut doubt: Error) -> Error {
+    if let Error::Unreachable { sent, .. } = &mut doubt {
+        *sent = false;
+    }
+    doubt
+}
+
 impl Client {
     /// Submits a prompt, once.
     ///
@@ -302,6 +322,8 @@ impl Client {
             });
         }
         let body = request.body()?;
+        let begun = Instant::now();
+        let over = || request.resend_within.is_some_and(|time| begun.elapsed() > time);
         let mut tries = 0;
         loop {
             tries += 1;
@@ -310,6 +332,9 @@ impl Client {
                 Err(error) => match error {
                     Error::Unreachable { sent: false, .. } if tries <= 3 => {
                         tokio::time::sleep(pause(tries)).await;
+                        if over() {
+                            return Err(error);
+                        }
                         continue;
                     }
                     // Also a 200 whose body cannot be read.
@@ -338,7 +363,12 @@ impl Client {
                 Ok(None) if may_still_arrive(&doubt) => return Err(uncertain(doubt)),
                 // A 500 that left nothing behind is the server's way to refuse a malformed request.
                 Ok(None) if tries >= 3 => return Err(doubt),
-                Ok(None) => tokio::time::sleep(pause(tries)).await,
+                Ok(None) => {
+                    tokio::time::sleep(pause(tries)).await;
+                    if over() {
+                        return Err(not_there(doubt));
+                    }
+                }
                 Err(Error::Unsupported { .. }) => return Err(uncertain(doubt)),
                 Err(error) => return Err(uncertain(error)),
             }

@@ -39,7 +39,9 @@ impl Attempt {
                 .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
             let request = PromptRequest::new(edited)
                 .with_id(self.claim.lease.prompt_id)
-                .marker(marker::KEY, self.marker(ready).to_value());
+                .marker(marker::KEY, self.marker(ready).to_value())
+                // Before anything is sent the lease is looked at; between two tries of one submission, too.
+                .resend_within(self.timing().stale / 4);
             match self.submit(ready, request).await? {
                 Ok(watch) => return Ok(watch),
                 // A file that was placed for another task may have been deleted since. The next time nothing is believed.

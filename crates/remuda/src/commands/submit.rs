@@ -33,7 +33,7 @@ pub(crate) struct TaskArgs {
     /// How long it may render, in seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u32>,
-    /// How often it may fail and be tried again
+    /// At most so often it is tried again after a failure of its own; 0 for not at all
     #[arg(long, value_name = "N")]
     max_retries: Option<u32>,
     /// Submitting twice with the same key makes one task

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Timestamp;
+
 /// The kinds of failure that are treated differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -185,6 +187,27 @@ impl Policy {
         let doublings = failures.clamp(0, 20).cast_unsigned();
         let ceiling = self.backoff.saturating_mul(1 << doublings).min(self.backoff_max);
         Verdict::Again(ceiling.mul_f64(dice.clamp(0.0, 1.0)))
+    }
+
+    /// Whether a task whose lease was good until `lease` counts as lost: nobody renewed it, and nobody adopted it.
+    /// `worker` says until when its worker is somebody's. While that may be, or the next one may still take the worker,
+    /// somebody can adopt; but whoever drives a worker without doing so is not waited for without end.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use remuda_core::{Policy, Timestamp};
+    /// let policy = Policy::default(); // a lease is 30 s, adoption takes up to 15 s
+    /// let at = |s| Timestamp::UNIX_EPOCH + Duration::from_secs(s);
+    /// assert!(!policy.is_lost(at(100), None, at(115)));
+    /// assert!(policy.is_lost(at(100), None, at(116)));
+    /// assert!(!policy.is_lost(at(100), Some(at(110)), at(125)), "its worker may still be taken over");
+    /// assert!(policy.is_lost(at(100), Some(at(110)), at(126)));
+    /// assert!(policy.is_lost(at(100), Some(at(200)), at(176)), "its worker's driver had time enough");
+    /// ```
+    pub fn is_lost(&self, lease: Timestamp, worker: Option<Timestamp>, now: Timestamp) -> bool {
+        let over = |until: Timestamp, more: Duration| until.checked_add(more).is_ok_and(|end| end < now);
+        let adoptable = worker.is_some_and(|worker| !over(worker, self.adoption));
+        over(lease, self.adoption) && (!adoptable || over(lease, self.adoption + 2 * self.lease))
     }
 }
 

@@ -411,7 +411,11 @@ impl Runner {
         }
         let strays: HashSet<LeaseRef> = found.strays.into_iter().collect();
         // Seen once it may be a claim on its way here; seen twice its answer was lost.
-        if self.due.adopted && strays.iter().any(|stray| self.strays.contains(stray)) {
+        let unanswered = strays.iter().any(|stray| self.strays.contains(stray));
+        if found.foreign {
+            self.due.sweep_at = now + soon;
+        }
+        if self.due.adopted && (unanswered || found.foreign) {
             self.due.adopted = false;
             self.due.adopt_at = now;
         }

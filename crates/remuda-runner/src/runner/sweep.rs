@@ -21,6 +21,8 @@ pub(crate) struct Swept {
     pub(crate) tombstone: bool,
     /// Leases of this process on this worker that it knows nothing of: claims whose answer was lost.
     pub(crate) strays: Vec<LeaseRef>,
+    /// Others hold leases on this worker: they run out, and are this process's to adopt then.
+    pub(crate) foreign: bool,
 }
 
 /// Compares ComfyUI's queue with the leases on the worker.
@@ -41,6 +43,7 @@ pub(super) async fn sweep(
     let owner = worker.shared.options.owner;
     let strays = leases.iter().filter(|lease| lease.owner == owner && !held.contains(&lease.reference()));
     swept.strays = strays.map(Lease::reference).collect();
+    swept.foreign = leases.iter().any(|lease| lease.owner != owner);
 
     let all = || queue.running.iter().chain(&queue.pending);
     swept.tombstone = all().any(|item| tombstone.as_ref() == Some(&item.prompt_id));

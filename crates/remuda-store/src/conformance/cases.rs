@@ -73,6 +73,7 @@ macro_rules! conformance_tests {
                 a_process_adopts_its_own_at_once
                 others_leases_are_not_adopted_before_they_ran_out
                 only_the_holder_of_the_worker_adopts
+                nothing_is_lost_while_who_drives_its_worker_may_adopt_it
                 a_lost_task_is_repeated_until_its_budget_is_used_up
                 losses_do_not_use_up_retries
                 nothing_is_taken_before_the_store_has_settled

@@ -107,6 +107,45 @@ pub async fn only_the_holder_of_the_worker_adopts(fixture: impl Fixture) {
     assert_eq!(world.task(claim.task.id).await, claim.task);
 }
 
+/// While its worker is held, or may still be taken over, a lease that ran out waits for who drives the worker; not for ever.
+pub async fn nothing_is_lost_while_who_drives_its_worker_may_adopt_it(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let policy = world.options.policy.clone();
+    let (old, claim) = world.running("w").await;
+    // The worker goes to another while the first still has the lease. Both go away, the second one later.
+    world.store.release_worker(&old.worker, old.fence).await.expect("it lets go");
+    let second = world.hand("w").await;
+    assert!(second.adopt(&[]).await.is_empty(), "the lease is good");
+    world.clock.advance(policy.lease - SECOND);
+    second.report(Default::default()).await;
+    world.clock.advance(policy.adoption + 2 * SECOND);
+    assert!(world.store.tidy().await.expect("it tidies").lost.is_empty(), "its worker is held");
+    world.clock.advance(policy.lease - 3 * SECOND);
+    assert!(world.store.tidy().await.expect("it tidies").lost.is_empty(), "its worker can be had");
+    let third = world.hand("w").await;
+    let adopted = third.adopt(&[]).await;
+    assert_eq!(
+        adopted.iter().map(|found| found.lease.prompt_id).collect::<Vec<_>>(),
+        [claim.lease.prompt_id]
+    );
+    // Who drives the worker and does not adopt is not waited for without end.
+    world.store.release_worker(&third.worker, third.fence).await.expect("it lets go");
+    let idle = world.hand("w").await;
+    let beats = async |time: std::time::Duration| {
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(policy.lease / 2);
+            world.clock.advance(step);
+            idle.report(Default::default()).await;
+            left -= step;
+        }
+    };
+    beats(3 * policy.lease + policy.adoption - SECOND).await;
+    assert!(world.store.tidy().await.expect("it tidies").lost.is_empty());
+    beats(2 * SECOND).await;
+    assert_eq!(world.store.tidy().await.expect("it tidies").lost, [claim.task.id]);
+}
+
 async fn wait_for_loss(world: &World, id: TaskId) -> Task {
     let policy = &world.options.policy;
     world.clock.advance(policy.lease + policy.adoption - SECOND);

@@ -104,7 +104,7 @@ pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T, F
     })
 }
 
-fn parse<T: FromStr>(row: &Row, index: usize) -> Result<T, Fault>
+pub(super) fn parse<T: FromStr>(row: &Row, index: usize) -> Result<T, Fault>
 where
     T::Err: std::fmt::Display,
 {

@@ -1,6 +1,6 @@
 //! Workers and what runs on them: who drives which, and taking over what another process left.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use postgres_types::{Json, Type};
 use remuda_core::{
@@ -199,11 +199,12 @@ impl Inner {
         let policy = &self.sessions.options().policy;
         let tasks = lock_all(&transaction, ids).await?;
         let leases = lock_leases(&transaction, &each(&tasks, |task| task.id.0)).await?;
+        let driven = driven(&transaction, &leases).await?;
         let mut save = Save::default();
         let mut lost = Vec::new();
         for mut task in tasks {
             let Some(lease) = leases.iter().find(|lease| lease.task == task.id) else { continue };
-            let over = lease.until.checked_add(policy.adoption).is_ok_and(|end| end < now);
+            let over = policy.is_lost(lease.until, driven.get(&lease.worker).copied(), now);
             if !over || task.status != Status::Running || task.fence != lease.fence {
                 continue;
             }
@@ -233,6 +234,14 @@ async fn find_worker(transaction: &Transaction, id: &WorkerId, lock: bool) -> Re
     let rows = transaction.query(&statement, &[(&id.as_str(), Type::TEXT)]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Held { worker: rows::worker(row)?, held: get(row, 10)? }))
+}
+
+/// Until when the workers of these leases are somebody's. Those that were let go are nobody's.
+async fn driven(transaction: &Transaction, leases: &[Lease]) -> Result<HashMap<WorkerId, Timestamp>, Fault> {
+    let ids = each(leases, |lease| lease.worker.as_str());
+    let statement = "SELECT id, until FROM remuda.worker WHERE id = ANY($1) AND held";
+    let rows = transaction.query(statement, &[(&ids, Type::TEXT_ARRAY)]).await?;
+    rows.iter().map(|row| Ok((rows::parse(row, 0)?, get(row, 1)?))).collect()
 }
 
 fn columns(worker: &Worker) -> Columns<'_> {

@@ -8,7 +8,7 @@ use remuda_core::{Claim, LeaseRef, Requirements, Status};
 use super::batch::{Batch, Was};
 use super::fault::Outcome;
 use super::rows::micros;
-use super::state::Held;
+use super::state::{Driver, Held};
 use crate::{AdoptRequest, EndReply, Error};
 
 impl Batch<'_> {
@@ -141,11 +141,17 @@ impl Batch<'_> {
             return Ok(Vec::new());
         }
         let late = |held: &&Held| {
+            let worker = &held.lease.worker;
             if held.lease.owner == self.settings.owner() {
                 // Of workers that nobody drives any more. On the others the task is still looked for.
-                return self.ran_out(held) && !self.state.driven.contains(&held.lease.worker);
+                return self.ran_out(held) && !self.state.driven.contains(worker);
             }
-            held.lease.until.checked_add(adoption).is_ok_and(|last| last < self.now)
+            let driver = self.state.drivers.get(worker).filter(|driver| driver.held);
+            // What this process drives is its own while it holds the file.
+            let own =
+                |driver: &Driver| driver.owner == self.settings.owner() && self.state.driven.contains(worker);
+            let driven = driver.map(|driver| if own(driver) { self.now } else { driver.until });
+            self.settings.policy().is_lost(held.lease.until, driven, self.now)
         };
         let late: Vec<LeaseRef> =
             self.state.running.values().filter(late).map(|held| held.lease.reference()).collect();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use remuda_core::transition::{Claimer, Ending};
 use remuda_core::{
-    Capabilities, Claim, Failure, Fence, LeaseRef, NewTask, OwnerId, Phase, Policy, Priority, Requirements,
-    Task, TaskId, TaskResult, Tenant, WorkerId, WorkerSpec,
+    Capabilities, Claim, Failure, Fence, Lease, LeaseRef, NewTask, OwnerId, Phase, Policy, Priority,
+    Requirements, Task, TaskId, TaskResult, Tenant, WorkerId, WorkerSpec,
 };
 use remuda_store::conformance::Fixture;
 use remuda_store::{
@@ -474,6 +474,8 @@ impl World {
     }
 
     async fn tidy(&mut self) {
+        let drivers = self.store.workers().await.expect("it lists");
+        let drivers: BTreeMap<_, _> = drivers.into_iter().map(|row| (row.spec.id, row.until)).collect();
         let tidied = self.either().tidy().await.expect("it tidies");
         let now = self.clock.now();
         let (released, expired) = self.shadow.tidy(now);
@@ -484,11 +486,22 @@ impl World {
             let run_at = self.actual(id).await.run_at;
             self.shadow.lives.get_mut(&id).expect("it expired").task.run_at = run_at;
         }
-        let over = |until: remuda_core::Timestamp| until + self.options.policy.adoption < now;
-        let late = self.shadow.leases().filter(|l| over(l.until) && !self.never_runs_out(l.owner));
-        let must: BTreeSet<TaskId> = late.map(|lease| lease.task).collect();
+        let over = |lease: &&Lease, waits: bool| {
+            let worker = (0..WORKERS).find(|worker| worker_id(*worker) == lease.worker).expect("it is known");
+            let hold = self.holds.get(&worker).filter(|hold| !hold.released);
+            let driven = hold.and_then(|hold| match self.never_runs_out(hold.owner) {
+                // Whether it is driven since this process began is not known here.
+                true => waits.then_some(now),
+                false => Some(drivers[&lease.worker]),
+            });
+            self.options.policy.is_lost(lease.until, driven, now) && !self.never_runs_out(lease.owner)
+        };
+        let surely = self.shadow.leases().filter(|lease| over(lease, true));
+        let must: BTreeSet<TaskId> = surely.map(|lease| lease.task).collect();
+        let perhaps = self.shadow.leases().filter(|lease| over(lease, false));
+        let might: BTreeSet<TaskId> = perhaps.map(|lease| lease.task).collect();
         let left = self.shadow.leases().filter(|lease| self.left_behind.contains(&lease.reference()));
-        let may: BTreeSet<TaskId> = left.map(|lease| lease.task).chain(must.iter().copied()).collect();
+        let may: BTreeSet<TaskId> = left.map(|lease| lease.task).chain(might).collect();
         let lost: BTreeSet<TaskId> = tidied.lost.iter().copied().collect();
         assert!(must.is_subset(&lost) && lost.is_subset(&may), "{lost:?} instead of {must:?} to {may:?}");
         for id in &lost {

@@ -170,6 +170,7 @@ fn graph() -> serde_json::Value {
 /// What a completed task leaves: one picture.
 fn result() -> TaskResult {
     let file = OutputFile {
+        subfolder: String::new(),
         n: 0,
         key: "outputs/bench/0/bench_00001_.png".to_owned(),
         filename: "bench_00001_.png".to_owned(),

@@ -13,6 +13,9 @@ pub struct OutputFile {
     pub key: String,
     /// Its name at ComfyUI, without folders.
     pub filename: String,
+    /// The folder it was in there, below that of its type.
+    #[serde(default)]
+    pub subfolder: String,
     /// The node that made it.
     pub node_id: String,
     /// Under which name the node listed it: `images`, `gifs`, `audio`, …

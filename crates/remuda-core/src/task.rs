@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
-    AttemptNo, Failure, Fence, LaneId, PendingReason, Priority, Requirements, Sha256, Status, TaskId,
-    TaskResult, Tenant, Timestamp, Version, WorkerId,
+    AttemptNo, Failure, Fence, LaneId, Origin, PendingReason, Priority, PromptExtra, Requirements, Sha256,
+    Status, TaskId, TaskResult, Tenant, Timestamp, Version, WorkerId,
 };
 
 /// A task as the store keeps it, without its input.
@@ -74,6 +74,9 @@ pub struct Task {
     /// The ended task that it repeats, because somebody asked for that.
     #[serde(default)]
     pub retry_of: Option<TaskId>,
+    /// Through which other door it came in.
+    #[serde(default)]
+    pub origin: Option<Origin>,
 }
 
 /// What to run. Written once with the task and never changed.
@@ -87,6 +90,9 @@ pub struct TaskInput {
     /// What it needs of a worker.
     #[serde(default)]
     pub requires: Requirements,
+    /// What its client sent beside the graph.
+    #[serde(default)]
+    pub extra: Option<Box<PromptExtra>>,
 }
 
 impl PartialEq for TaskInput {
@@ -94,6 +100,7 @@ impl PartialEq for TaskInput {
         self.workflow.get() == other.workflow.get()
             && self.placements == other.placements
             && self.requires == other.requires
+            && self.extra == other.extra
     }
 }
 
@@ -152,6 +159,8 @@ pub struct NewTask {
     pub retry_of: Option<TaskId>,
     /// For submissions that may be repeated.
     pub idempotency: Option<Idempotency>,
+    /// Through which other door it came in.
+    pub origin: Option<Origin>,
 }
 
 impl NewTask {
@@ -162,7 +171,12 @@ impl NewTask {
             tenant: Tenant::default_tenant(),
             workflow_id: None,
             priority: Priority::default(),
-            input: TaskInput { workflow, placements: Vec::new(), requires: Requirements::default() },
+            input: TaskInput {
+                workflow,
+                placements: Vec::new(),
+                requires: Requirements::default(),
+                extra: None,
+            },
             affinity: None,
             shape: 0,
             not_before: None,
@@ -172,6 +186,7 @@ impl NewTask {
             metadata: None,
             retry_of: None,
             idempotency: None,
+            origin: None,
         }
     }
 }

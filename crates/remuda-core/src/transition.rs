@@ -120,6 +120,7 @@ pub fn submit(new: &NewTask, now: Timestamp, rank: i64, cost_ms: i64) -> (Task, 
         result: None,
         metadata: new.metadata.clone(),
         retry_of: new.retry_of,
+        origin: new.origin.clone(),
     };
     let event = event(&mut task, now, EventKind::Submitted, json!({}));
     (task, event)

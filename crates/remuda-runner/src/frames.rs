@@ -58,6 +58,22 @@ pub enum FrameKind {
         #[serde(skip)]
         bytes: Bytes,
     },
+    /// A text message of ComfyUI's websocket, for clients that speak ComfyUI themselves. Only of tasks that came through
+    /// its dialect. The prompt id in it is the attempt's.
+    Message {
+        /// Its type.
+        kind: String,
+        /// Its data, as JSON.
+        data: String,
+    },
+    /// A binary message of ComfyUI's websocket, for the same clients.
+    Binary {
+        /// The number of the event: 1 and 4 are pictures, 3 is text.
+        event: u32,
+        /// What follows the number.
+        #[serde(skip)]
+        bytes: Bytes,
+    },
 }
 
 /// Hands frames of running tasks to whoever follows them in this process. Cheap to clone.

@@ -34,8 +34,8 @@ pub(crate) fn heartbeat() -> Bytes {
 /// A frame as bytes; `None` when it is not worth sending.
 pub(crate) fn encode(frame: &Frame) -> Option<Bytes> {
     let picture = match &frame.what {
-        FrameKind::Preview { bytes, .. } => bytes.clone(),
-        FrameKind::Progress { .. } => Bytes::new(),
+        FrameKind::Preview { bytes, .. } | FrameKind::Binary { bytes, .. } => bytes.clone(),
+        FrameKind::Progress { .. } | FrameKind::Message { .. } => Bytes::new(),
     };
     let json = serde_json::to_vec(&Header { attempt: frame.attempt, what: frame.what.clone() }).ok()?;
     let (json_length, picture_length) = (u32::try_from(json.len()).ok()?, u32::try_from(picture.len()).ok()?);
@@ -85,7 +85,7 @@ impl Decoder {
             self.buffer.advance(4);
             let picture = self.buffer.split_to(picture_length).freeze();
             let Header { attempt, mut what } = serde_json::from_slice(&json).map_err(|_| NotAFrame)?;
-            if let FrameKind::Preview { bytes, .. } = &mut what {
+            if let FrameKind::Preview { bytes, .. } | FrameKind::Binary { bytes, .. } = &mut what {
                 *bytes = picture;
             }
             return Ok(Some(Frame { task: self.task, attempt, what }));

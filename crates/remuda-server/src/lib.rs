@@ -8,12 +8,14 @@ mod frame_wire;
 pub mod janitor;
 pub mod keys_socket;
 mod metrics;
+mod native;
 mod options;
 mod relay;
 mod router;
 mod routes;
 mod server;
 mod state;
+mod sync;
 mod waiting;
 mod wire;
 

@@ -14,6 +14,7 @@ use utoipa_swagger_ui::SwaggerUi;
 
 use crate::access::{ANY_ORIGIN, gate};
 use crate::error::ApiError;
+use crate::native;
 use crate::routes;
 use crate::state::AppState;
 
@@ -23,6 +24,7 @@ pub(crate) fn router(state: AppState) -> Router {
     let docs = SwaggerUi::new("/docs").url("/openapi.json", routes::described());
     let router = api
         .merge(routes::internal())
+        .merge(native::routes())
         .merge(docs)
         .fallback(nothing_there)
         .method_not_allowed_fallback(wrong_method)

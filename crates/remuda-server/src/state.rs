@@ -18,6 +18,7 @@ use crate::access::{Caller, Hosts, KeyCache};
 use crate::changes::Changes;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
+use crate::native::Desk;
 use crate::options::{Limits, ServerOptions, TaskDefaults};
 use crate::relay::Relays;
 use crate::routes::Live;
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) changes: Changes,
     pub(crate) relays: Relays,
     pub(crate) live: Live,
+    pub(crate) desk: Desk,
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
@@ -76,6 +78,7 @@ impl AppState {
             changes: Changes::default(),
             relays: Relays::new(),
             live: Live::default(),
+            desk: Desk::default(),
             metrics,
             permits: Permits::new(&options.limits),
             store: options.store,

@@ -18,8 +18,9 @@ pub use error::{Error, Result};
 pub use options::Options;
 pub use postgres::PostgresStore;
 pub use requests::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, LeaseBeat,
-    LeaseNews, ListQuery, Page, Position, Submitted, Tidied, WorkerBeat,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
+    DocumentInfo, EndReply, Hide, LeaseBeat, LeaseNews, ListQuery, OriginOrder, OriginPage, OriginQuery,
+    Page, Position, Submitted, Tidied, WorkerBeat,
 };
 pub use sqlite::SqliteStore;
 pub use store::Store;

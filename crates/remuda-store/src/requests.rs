@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Capabilities, Fence, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant, Timestamp, Version,
-    Worker, WorkerId, WorkerReport,
+    Capabilities, Dialect, Fence, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant, Timestamp,
+    Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,89 @@ pub struct ListQuery {
     pub before: Option<TaskId>,
     /// At most so many.
     pub limit: u32,
+}
+
+/// In which order tasks of a dialect are listed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OriginOrder {
+    /// As they came, oldest first.
+    #[default]
+    OldestFirst,
+    /// As they came, newest first.
+    NewestFirst,
+    /// As they ended, the first first. Only ended ones.
+    FirstEnded,
+    /// As they ended, the last first. Only ended ones.
+    LastEnded,
+}
+
+/// Which tasks of a dialect to list. Hidden ones are never listed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OriginQuery {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Through which door they came.
+    pub dialect: Dialect,
+    /// Of this client only.
+    pub client: Option<String>,
+    /// In one of these states.
+    pub statuses: Vec<Status>,
+    /// With this workflow id only.
+    pub workflow_id: Option<String>,
+    /// In which order.
+    pub order: OriginOrder,
+    /// Without the first so many.
+    pub offset: u32,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Some of the tasks that a query is about.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OriginPage {
+    /// In the order that was asked for, without inputs.
+    pub tasks: Vec<Task>,
+    /// How many there are in all.
+    pub total: i64,
+}
+
+/// Which ended tasks are taken out of a dialect's lists. Their records stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hide {
+    /// All that have ended by now.
+    Ended,
+    /// These, if they have ended.
+    Tasks(Vec<TaskId>),
+}
+
+/// A small file that a client keeps with us: a setting, a saved workflow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Document {
+    /// Whose.
+    pub tenant: Tenant,
+    /// Of which collection.
+    pub space: String,
+    /// Its name there; slashes are part of it.
+    pub path: String,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last written.
+    pub modified_at: Timestamp,
+}
+
+/// A document without its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentInfo {
+    /// Its name in its collection.
+    pub path: String,
+    /// In bytes.
+    pub size: i64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last written.
+    pub modified_at: Timestamp,
 }
 
 /// A page of tasks.

@@ -6,14 +6,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Attempt, Claim, Dialect, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
     Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
 };
 use tokio::sync::broadcast;
 
 use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, ListQuery,
-    Page, Position, Result, Submitted, Tidied,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
+    DocumentInfo, EndReply, Hide, ListQuery, OriginPage, OriginQuery, Page, Position, Result, Submitted,
+    Tidied,
 };
 
 /// The durable queue.
@@ -55,6 +56,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Tasks, newest first. Does not scan: its cost grows with the page, not with the number of tasks.
     async fn list(&self, query: &ListQuery) -> Result<Page>;
+
+    /// Tasks that came through a dialect, those that are hidden left out. What is counted or skipped is read from an index.
+    async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
+        let _ = query;
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
+
+    /// How many tasks of a dialect have not ended, of one client or of all.
+    async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
+        let _ = (tenant, dialect, client);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
+
+    /// Takes ended tasks out of a dialect's lists. How many it took.
+    async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
+        let _ = (tenant, dialect, which);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
 
     /// How many tasks are before this one, while it is queued.
     async fn position(&self, id: TaskId) -> Result<Option<Position>>;
@@ -140,6 +159,43 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The newest uploaded file of a tenant with this name.
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
+
+    /// The newest uploaded file of a tenant under each name, by name; at most `limit`.
+    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
+        let _ = (tenant, limit);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
+
+    /// A document of a tenant.
+    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
+        let _ = (tenant, space, path);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
+
+    /// Writes a document; its times are the store's. Without `replace` an existing one stays, and the answer is `None`.
+    async fn put_document(
+        &self,
+        tenant: &Tenant,
+        space: &str,
+        path: &str,
+        bytes: Vec<u8>,
+        replace: bool,
+    ) -> Result<Option<DocumentInfo>> {
+        let _ = (tenant, space, path, bytes, replace);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
+
+    /// The documents of a collection whose paths begin so, by path.
+    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
+        let _ = (tenant, space, prefix);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
+
+    /// Removes a document; whether there was one.
+    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
+        let _ = (tenant, space, path);
+        Err(crate::Error::Corrupt("not yet".to_owned()))
+    }
 
     // --- Housekeeping ----------------------------------------------------------------------------------------
 

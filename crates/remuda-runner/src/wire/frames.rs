@@ -51,8 +51,8 @@ pub fn encode(frames: &[Frame]) -> (Bytes, usize) {
     let mut body = BytesMut::new();
     for (n, frame) in frames.iter().enumerate() {
         let payload = match &frame.what {
-            FrameKind::Preview { bytes, .. } => bytes.clone(),
-            FrameKind::Progress { .. } => Bytes::new(),
+            FrameKind::Preview { bytes, .. } | FrameKind::Binary { bytes, .. } => bytes.clone(),
+            FrameKind::Progress { .. } | FrameKind::Message { .. } => Bytes::new(),
         };
         let head = Head {
             task: frame.task,
@@ -100,7 +100,8 @@ pub fn decode(mut body: Bytes) -> Result<Vec<Frame>, BadFrames> {
         let payload = body.split_to(head.payload);
         let what = match head.what {
             FrameKind::Preview { mime, .. } => FrameKind::Preview { mime, bytes: payload },
-            progress @ FrameKind::Progress { .. } => progress,
+            FrameKind::Binary { event, .. } => FrameKind::Binary { event, bytes: payload },
+            other @ (FrameKind::Progress { .. } | FrameKind::Message { .. }) => other,
         };
         frames.push(Frame { task: head.task, attempt: head.attempt, what });
     }

@@ -140,6 +140,7 @@ async fn progress_and_previews_are_seen_while_it_renders() {
     while let Ok(frame) = tokio::time::timeout(BOUND, frames.recv()).await.unwrap() {
         match frame.what {
             FrameKind::Progress { fraction, .. } => progress.push(fraction),
+            FrameKind::Message { .. } | FrameKind::Binary { .. } => panic!("nobody asked for these"),
             FrameKind::Preview { mime, bytes } => {
                 assert!(mime == "image/jpeg" && bytes.starts_with(&[0xff, 0xd8]));
                 previews += 1;

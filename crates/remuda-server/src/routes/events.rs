@@ -305,7 +305,7 @@ fn frame_event(frame: &Frame, previews: bool) -> Option<Bytes> {
             "preview",
             json!({"attempt": frame.attempt, "mime": mime, "data": BASE64_STANDARD.encode(bytes)}),
         ),
-        FrameKind::Preview { .. } => return None,
+        FrameKind::Preview { .. } | FrameKind::Message { .. } | FrameKind::Binary { .. } => return None,
     };
     let mut text = String::new();
     write!(text, "event: {name}\ndata: {data}\n\n").ok()?;

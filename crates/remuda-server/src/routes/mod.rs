@@ -46,6 +46,7 @@ pub(crate) fn api() -> OpenApiRouter<AppState> {
         .routes(routes!(health::health))
         .routes(routes!(index::index))
         .merge(worker_side::api())
+        .merge(crate::sync::api())
 }
 
 /// Routes between gateways; not part of the API.

@@ -70,6 +70,7 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         max_retries: old.max_retries,
         metadata: old.metadata,
         retry_of: Some(old.id),
+        origin: None,
         idempotency: idempotency(headers, request)?,
     };
     take_in(state, new, preferred_wait(headers), None).await?.answer(state, Vec::new())

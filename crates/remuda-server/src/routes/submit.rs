@@ -82,8 +82,12 @@ pub(crate) async fn submit(
 
     let question = Question { tenant: caller.tenant.clone(), workflow: payload, inputs, requires };
     let cleared = state.preflight.check(question).await?;
-    let input =
-        TaskInput { workflow: cleared.workflow, placements: cleared.placements, requires: cleared.requires };
+    let input = TaskInput {
+        workflow: cleared.workflow,
+        placements: cleared.placements,
+        requires: cleared.requires,
+        extra: None,
+    };
     let new = NewTask {
         id: TaskId::new(),
         tenant: caller.tenant,
@@ -98,6 +102,7 @@ pub(crate) async fn submit(
         max_retries,
         metadata,
         retry_of: None,
+        origin: None,
         idempotency,
     };
     take_in(&state, new, preferred_wait(&headers), Some(permit)).await?.answer(&state, cleared.warnings)

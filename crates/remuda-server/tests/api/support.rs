@@ -232,6 +232,7 @@ impl Worker {
         let stream = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(bytes))]);
         let stored = self.ground.files.put(&key, stream, None).await.unwrap();
         let file = OutputFile {
+            subfolder: String::new(),
             n: 0,
             key: key.to_string(),
             filename: "blue_00001_.png".to_owned(),

@@ -229,6 +229,7 @@ pub(crate) fn stream(content: &'static [u8]) -> ByteStream {
 /// A result with one file.
 pub(crate) fn completed(n: i32, delivered: Delivered) -> Ending {
     let file = OutputFile {
+        subfolder: String::new(),
         n,
         key: delivered.key,
         filename: "a.png".to_owned(),

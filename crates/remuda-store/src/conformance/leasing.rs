@@ -81,6 +81,7 @@ pub async fn a_result_is_kept_as_it_came(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (_, claim) = world.running("w").await;
     let file = OutputFile {
+        subfolder: String::new(),
         n: 0,
         key: "tasks/1/0.png".to_owned(),
         filename: "ä 1.png".to_owned(),

@@ -328,7 +328,12 @@ fn hides(candidates: &[Candidate], want: &Want, given: Option<usize>, depth: i64
 /// Stands in until the input has been read with the commit.
 fn empty_input() -> remuda_core::TaskInput {
     let workflow = serde_json::value::RawValue::NULL.to_owned();
-    remuda_core::TaskInput { workflow, placements: Vec::new(), requires: Requirements::default() }
+    remuda_core::TaskInput {
+        workflow,
+        placements: Vec::new(),
+        requires: Requirements::default(),
+        extra: None,
+    }
 }
 
 /// What an earlier submission with the same id or key made.

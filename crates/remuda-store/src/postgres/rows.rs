@@ -171,6 +171,7 @@ pub(super) fn task_at(row: &Row, at: usize) -> Result<Task, Fault> {
         result: json::<TaskResult>(row, at + 28)?,
         metadata: json(row, at + 29)?,
         retry_of: get::<Option<Uuid>>(row, at + 30)?.map(TaskId),
+        origin: None,
     })
 }
 
@@ -193,6 +194,7 @@ pub(super) fn input_at(row: &Row, at: usize) -> Result<TaskInput, Fault> {
         workflow,
         placements: present(json::<Vec<Placement>>(row, at + 1)?, "placements")?,
         requires: present(json::<Requirements>(row, at + 2)?, "requires")?,
+        extra: None,
     })
 }
 

@@ -153,6 +153,7 @@ pub(super) fn task(row: &Row<'_>) -> Outcome<Numbered> {
         metadata: opt_json(row, 29)?,
         result: opt_json(row, 30)?,
         retry_of: row.get::<_, Option<[u8; 16]>>(31)?.map(|bytes| TaskId(Uuid::from_bytes(bytes))),
+        origin: None,
     };
     Ok(Numbered { no: row.get(1)?, task })
 }
@@ -247,7 +248,7 @@ impl RawInput {
             .map_err(|error| corrupt("a list of files", error))?;
         let workflow = RawValue::from_string(self.workflow).map_err(|error| corrupt("a workflow", error))?;
         let requires = Arc::unwrap_or_clone(self.requires);
-        Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires })
+        Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires, extra: None })
     }
 }
 

@@ -1,0 +1,40 @@
+//! ComfyUI's own API, with the whole fleet behind it as if it were one ComfyUI.
+//!
+//! A prompt that comes in here is a task whose [`remuda_core::Origin`] says so; what its client calls it, and whose it
+//! is, is there as well. Everything is scoped to the caller's tenant; frames of the websocket also to the client.
+//!
+//! ```text
+//!  prompts   /prompt /queue /history /interrupt /free /api/jobs     what is to be done, what was done
+//!  socket    /ws                                                    what happens, as it happens
+//!  files     /view /upload/image /upload/mask                       what goes in and comes out
+//!  fleet     /object_info /models /embeddings /extensions …         what the workers have, taken together
+//!  user      /users /settings /userdata                             what clients keep here
+//!  frontend  /                                                      ComfyUI's own page, from a folder
+//! ```
+
+mod files;
+mod fleet;
+mod frontend;
+pub(crate) mod names;
+mod prompts;
+mod socket;
+mod user;
+
+use axum::Router;
+
+pub(crate) use socket::Desk;
+
+use crate::state::AppState;
+
+/// All routes, each also below `/api`.
+pub(crate) fn routes() -> Router<AppState> {
+    let all = || {
+        Router::new()
+            .merge(prompts::routes())
+            .merge(socket::routes())
+            .merge(files::routes())
+            .merge(fleet::routes())
+            .merge(user::routes())
+    };
+    Router::new().merge(all()).nest("/api", all()).merge(prompts::jobs()).merge(frontend::routes())
+}

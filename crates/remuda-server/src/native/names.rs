@@ -1,0 +1,102 @@
+//! What tasks and files are called towards clients that speak ComfyUI.
+//!
+//! A prompt has the id that its client chose, else the task's. A file is in a folder of its task's own, so that its name
+//! alone says where it is, whichever worker made it.
+
+use remuda_core::{OutputFile, Task, TaskId, TaskResult};
+use serde_json::Value;
+
+/// The folder that holds one folder for every task.
+const ROOT: &str = "remuda";
+
+/// What the client calls the task.
+pub(crate) fn prompt_id(task: &Task) -> String {
+    let external = task.origin.as_ref().and_then(|origin| origin.external_id.clone());
+    external.unwrap_or_else(|| task.id.to_string())
+}
+
+/// The key under which a submission with a `prompt_id` of the client's own is known.
+pub(crate) fn idempotency_key(prompt_id: &str) -> String {
+    format!("comfyui:{prompt_id}")
+}
+
+/// The folder under which a file of a task is shown.
+pub(crate) fn shown_subfolder(task: TaskId, subfolder: &str) -> String {
+    let own = format!("{ROOT}/{task}");
+    let inside = subfolder == own || subfolder.strip_prefix(&own).is_some_and(|rest| rest.starts_with('/'));
+    match subfolder.trim_matches('/') {
+        _ if inside => subfolder.to_owned(),
+        "" => own,
+        other => format!("{own}/{other}"),
+    }
+}
+
+/// The task whose folder this is in.
+pub(crate) fn task_of(subfolder: &str) -> Option<TaskId> {
+    let rest = subfolder.strip_prefix(ROOT)?.strip_prefix('/')?;
+    rest.split('/').next()?.parse().ok()
+}
+
+/// `outputs` as a client sees them: every file in the folder of its task.
+pub(crate) fn shown_outputs(task: TaskId, outputs: &Value) -> Value {
+    match outputs {
+        Value::Object(fields) => {
+            let mut shown: serde_json::Map<String, Value> =
+                fields.iter().map(|(name, value)| (name.clone(), shown_outputs(task, value))).collect();
+            if fields.get("filename").is_some_and(Value::is_string)
+                && fields.get("type").and_then(Value::as_str) != Some("input")
+            {
+                let subfolder = fields.get("subfolder").and_then(Value::as_str).unwrap_or_default();
+                shown.insert("subfolder".to_owned(), shown_subfolder(task, subfolder).into());
+            }
+            Value::Object(shown)
+        }
+        Value::Array(values) => values.iter().map(|value| shown_outputs(task, value)).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The file of a result that is shown under these names.
+pub(crate) fn find_file<'a>(
+    task: TaskId,
+    result: &'a TaskResult,
+    filename: &str,
+    subfolder: &str,
+    file_type: &str,
+) -> Option<&'a OutputFile> {
+    result.files.iter().find(|file| {
+        file.filename == filename
+            && file.file_type == file_type
+            && shown_subfolder(task, &file.subfolder) == subfolder.trim_end_matches('/')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_file_is_shown_in_the_folder_of_its_task() {
+        let task = TaskId::new();
+        let own = format!("remuda/{task}");
+        for (at_the_worker, shown) in [
+            (String::new(), own.clone()),
+            (own.clone(), own.clone()),
+            (format!("{own}/a/b"), format!("{own}/a/b")),
+            ("other".to_owned(), format!("{own}/other")),
+            (format!("{own}x"), format!("{own}/{own}x")),
+        ] {
+            assert_eq!(shown_subfolder(task, &at_the_worker), shown);
+            assert_eq!(task_of(&shown), Some(task));
+        }
+        assert_eq!(task_of("remuda"), None);
+        assert_eq!(task_of("remuda/x"), None);
+        let outputs = json!({"9": {"images": [{"filename": "a.png", "subfolder": "", "type": "temp"}],
+            "text": ["x"], "seen": [{"filename": "b.png", "subfolder": "", "type": "input"}]}});
+        let shown = shown_outputs(task, &outputs);
+        assert_eq!(shown["9"]["images"][0]["subfolder"], own.as_str());
+        assert_eq!(shown["9"]["seen"][0]["subfolder"], "");
+        assert_eq!(shown["9"]["text"], json!(["x"]));
+    }
+}

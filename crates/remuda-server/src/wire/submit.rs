@@ -59,7 +59,7 @@ pub(crate) struct SubmitTask {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 604_800)]
     timeout_s: Option<i64>,
-    /// How often it is tried again after a failure of its own. 3 when absent.
+    /// At most so often it is tried again after a failure of its own; an exception and a lack of memory are tried once more only. 3 when absent.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 100)]
     max_retries: Option<i64>,

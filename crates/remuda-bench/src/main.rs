@@ -8,6 +8,7 @@ mod gap;
 mod latency;
 mod machine;
 mod memory;
+mod native;
 mod probe;
 mod programs;
 mod queue;
@@ -30,6 +31,8 @@ enum Group {
     Queue,
     /// What a task takes longer through `remuda serve` than straight to ComfyUI.
     Latency,
+    /// The same for ComfyUI's own API: `/prompt` and `/ws`.
+    Native,
     /// How long a GPU waits between two queued tasks.
     Gap,
     /// Memory of `remuda serve`.
@@ -81,6 +84,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         eprintln!("measuring added latency …");
         rows.extend(latency::measure(folder()?.path(), if quick { 100 } else { 1_000 }).await?);
     }
+    if wanted(Group::Native) {
+        eprintln!("measuring ComfyUI's own API …");
+        rows.extend(native::measure(folder()?.path(), if quick { 100 } else { 1_000 }).await?);
+    }
     if wanted(Group::Gap) {
         eprintln!("measuring idle gaps …");
         rows.extend(gap::measure(folder()?.path(), if quick { 50 } else { 300 }).await?);
@@ -89,6 +96,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         eprintln!("measuring memory …");
         rows.extend(memory::waiting(folder()?.path(), if quick { 1_000 } else { 10_000 }).await?);
         rows.extend(memory::output(folder()?.path(), if quick { 100_000_000 } else { 2_000_000_000 }).await?);
+        rows.extend(memory::sync(folder()?.path(), if quick { 30_000_000 } else { 300_000_000 }).await?);
     }
     if wanted(Group::Queue) {
         let waiting = arguments.waiting.unwrap_or(if quick { 20_000 } else { 1_000_000 });

@@ -13,6 +13,7 @@ use crate::table::Row;
 
 const WAITING_GROUP: &str = "memory of remuda serve on SQLite, tasks waiting behind a busy worker";
 const OUTPUT_GROUP: &str = "memory of remuda serve while an output is collected and downloaded";
+const SYNC_GROUP: &str = "memory of remuda serve while /prompt_sync answers with an output";
 /// How long memory is watched when all tasks are in.
 const WATCHED: Duration = Duration::from_secs(3);
 
@@ -114,6 +115,80 @@ pub(crate) async fn output(folder: &Path, bytes: u64) -> Result<Vec<Row>> {
         Row::fact(OUTPUT_GROUP, "collected, hashed and kept at", megabytes / collected, "MB/s"),
         Row::fact(OUTPUT_GROUP, "downloaded at", megabytes / downloaded, "MB/s"),
     ])
+}
+
+/// The synchronous handler answers with a large output, in both forms: as base64 within JSON, and as it is.
+pub(crate) async fn sync(folder: &Path, bytes: u64) -> Result<Vec<Row>> {
+    let sim = Sim::start(&folder.join("sync-sim")).await?;
+    let server = Server::start(&folder.join("sync"), None, &[&sim.url]).await?;
+    server.idle_worker().await?;
+    for number in 0..5 {
+        for base64 in [true, false] {
+            large_answer(&sim, &server, &format!("small{number}-{base64}"), None, base64).await?;
+        }
+    }
+    let before = server.resident_mb()?;
+    let (received, in_json) = large_answer(&sim, &server, "large-json", Some(bytes), true).await?;
+    ensure!(received > bytes / 3 * 4, "only {received} bytes came");
+    let (received, alone) = large_answer(&sim, &server, "large-bytes", Some(bytes), false).await?;
+    ensure!(received == bytes, "{received} bytes came of {bytes}");
+    server.stop().await?;
+    Ok(vec![
+        Row::fact(SYNC_GROUP, "size of the output", bytes as f64 / 1e6, "MB"),
+        Row::fact(SYNC_GROUP, "before", before, "MB"),
+        Row::at_most(SYNC_GROUP, "grown, as base64 in JSON", in_json - before, "MB", 32.0),
+        Row::at_most(SYNC_GROUP, "grown, as the file alone", alone - before, "MB", 32.0),
+    ])
+}
+
+/// Asks for a picture that has become a file of the wanted size; how much came, and the most memory meanwhile.
+async fn large_answer(
+    sim: &Sim,
+    server: &Server,
+    name: &str,
+    size: Option<u64>,
+    base64: bool,
+) -> Result<(u64, f64)> {
+    if size.is_some() {
+        sim.fault(&json!({"kind": "slow", "on": "GET /view", "delay_ms": 2_000, "times": 1})).await?;
+    }
+    let body = json!({"prompt": picture(name), "return_image_base64": base64}).to_string();
+    let mut request = server.http.post(format!("{}/prompt_sync?timeout=300", server.url));
+    request = request.header("content-type", "application/json").body(body);
+    if !base64 {
+        request = request.header("accept", "image/png");
+    }
+    let grow = async {
+        let Some(size) = size else { return anyhow::Ok(()) };
+        let name = name.to_owned();
+        let file = wait::until("the file at the simulator", Duration::from_secs(20), async || {
+            find(&sim.folder.join("output"), &name)
+        });
+        std::fs::OpenOptions::new().write(true).open(file.await?)?.set_len(size)?;
+        Ok(())
+    };
+    let mut most = server.resident_mb()?;
+    let (mut received, mut looked) = (0, 0);
+    let fetch = async {
+        let answer = request.send();
+        tokio::pin!(answer);
+        let mut answer = loop {
+            tokio::select! {
+                answer = &mut answer => break answer?.error_for_status()?,
+                () = tokio::time::sleep(Duration::from_millis(5)) => most = most.max(server.resident_mb()?),
+            }
+        };
+        while let Some(piece) = answer.chunk().await? {
+            received += piece.len() as u64;
+            if received - looked > 4 << 20 {
+                looked = received;
+                most = most.max(server.resident_mb()?);
+            }
+        }
+        anyhow::Ok(())
+    };
+    let ((), ()) = tokio::try_join!(grow, fetch)?;
+    Ok((received, most))
 }
 
 fn picture(name: &str) -> Value {

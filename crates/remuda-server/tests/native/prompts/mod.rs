@@ -1,0 +1,1 @@
+//! `/prompt`, `/queue`, `/history`, `/interrupt`, `/free`, `/api/jobs`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use remuda_core::Priority;
+use remuda_core::{OwnerId, Priority};
 use remuda_files::Files;
 use remuda_runner::frames::FrameHub;
 use remuda_store::Store;
@@ -31,6 +31,8 @@ pub struct ServerOptions {
     pub insecure: bool,
     /// Where other gateways of the installation reach this one; also the name of this gateway on leases.
     pub advertise: Option<Url>,
+    /// Under which name this process drives workers: those it may ask itself. None: it drives none.
+    pub owner: Option<OwnerId>,
     /// What stands in front of the paths of files in answers. None: paths alone.
     pub public_url: Option<Url>,
     /// Metrics of others, already registered; the server adds its own.
@@ -54,6 +56,7 @@ impl ServerOptions {
             allowed_hosts: Vec::new(),
             insecure: false,
             advertise: None,
+            owner: None,
             public_url: None,
             registry: Registry::default(),
             drain: Duration::from_secs(10),

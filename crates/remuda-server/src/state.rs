@@ -18,7 +18,7 @@ use crate::access::{Caller, Hosts, KeyCache};
 use crate::changes::Changes;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
-use crate::native::Desk;
+use crate::native::{Desk, Fleet};
 use crate::options::{Limits, ServerOptions, TaskDefaults};
 use crate::relay::Relays;
 use crate::routes::Live;
@@ -43,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) relays: Relays,
     pub(crate) live: Live,
     pub(crate) desk: Desk,
+    pub(crate) fleet: Fleet,
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
@@ -79,6 +80,7 @@ impl AppState {
             relays: Relays::new(),
             live: Live::default(),
             desk: Desk::default(),
+            fleet: Fleet::new(options.owner),
             metrics,
             permits: Permits::new(&options.limits),
             store: options.store,

@@ -22,6 +22,7 @@ mod user;
 
 use axum::Router;
 
+pub(crate) use fleet::Fleet;
 pub(crate) use socket::Desk;
 
 use crate::state::AppState;

@@ -102,6 +102,7 @@ impl Instance {
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);
         options.insecure = settings.server.insecure;
         options.advertise = advertise;
+        options.owner = Some(owner.id);
         options.lease = settings.tasks.lease;
         metrics::register(&mut options.registry, herd.counters());
         let server = Server::new(options);

@@ -1,0 +1,292 @@
+//! Asking the ComfyUIs that this process drives, over plain HTTP.
+//!
+//! Only those: another process's may be out of reach, or its loopback address may be somebody else's here. What is
+//! asked for is small and read only; answers are kept for some seconds, and an old one stands in while a worker does not
+//! answer. Files are streamed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::{HeaderMap, Method, StatusCode, header};
+use remuda_core::{Health, OwnerId, WorkerId};
+use remuda_store::Store;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+use url::Url;
+
+/// A ComfyUI that does not take the call within this time is not there.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// … and one that does not begin to answer within this time is too busy to be asked.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A stream that stands still for so long is broken.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// For so long an answer is believed.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// … and a failure.
+const SORE: Duration = Duration::from_secs(5);
+
+/// The longest answer that is read into memory.
+const LONGEST: usize = 8 << 20;
+
+/// So many workers are asked at once.
+const AT_ONCE: usize = 16;
+
+/// So many answers are kept.
+const MOST: usize = 2048;
+
+/// What is passed on with a request for a file.
+const PASSED_ON: [header::HeaderName; 6] = [
+    header::ACCEPT,
+    header::RANGE,
+    header::IF_RANGE,
+    header::IF_NONE_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::USER_AGENT,
+];
+
+/// Why a worker could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    #[error("{0:?} is not the address of a ComfyUI")]
+    Address(String),
+    #[error("no answer: {}", causes(.0))]
+    Http(#[from] reqwest::Error),
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("answered {0}")]
+    Status(StatusCode),
+    #[error("answered with more than {LONGEST} bytes")]
+    TooLong,
+    #[error("the answer is not JSON: {0}")]
+    NotJson(#[from] serde_json::Error),
+}
+
+/// The error of the library says little without its causes.
+fn causes(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+/// A ComfyUI that this process drives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Driven {
+    pub(crate) id: WorkerId,
+    pub(crate) endpoint: String,
+}
+
+/// What a worker says to a question. None: it has no such thing (404).
+pub(crate) type Answer = Option<Arc<Value>>;
+
+/// What the workers say to a question.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    /// Of those that have something to say, in the order of the workers.
+    pub(crate) given: Vec<(WorkerId, Arc<Value>)>,
+    /// Those that could not be asked, and have not been asked before.
+    pub(crate) silent: Vec<WorkerId>,
+}
+
+/// Asks the ComfyUIs that this process drives.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    owner: Option<OwnerId>,
+    http: reqwest::Client,
+    kept: Mutex<HashMap<Question, Arc<Slot>>>,
+}
+
+/// Who is asked for what.
+type Question = (WorkerId, String);
+
+/// One asking: whoever comes while it is under way waits for the same answer.
+#[derive(Debug)]
+struct Slot {
+    begun: Instant,
+    /// What was answered before.
+    before: Option<Answer>,
+    answer: OnceCell<Result<Answer, Arc<AskError>>>,
+}
+
+impl Slot {
+    fn is_fresh(&self) -> bool {
+        let time = if matches!(self.answer.get(), Some(Err(_))) { SORE } else { FRESH };
+        self.begun.elapsed() < time
+    }
+
+    /// The last good answer.
+    fn last(&self) -> Option<Answer> {
+        match self.answer.get() {
+            Some(Ok(answer)) => Some(answer.clone()),
+            _ => self.before.clone(),
+        }
+    }
+}
+
+impl Asker {
+    /// For the workers of this process. None: it drives none.
+    pub(crate) fn new(owner: Option<OwnerId>) -> Self {
+        Self { owner, http: client(), kept: Mutex::default() }
+    }
+
+    /// The workers that this process drives, those left out that are known not to answer.
+    pub(crate) async fn driven(&self, store: &dyn Store) -> remuda_store::Result<Vec<Driven>> {
+        let Some(owner) = self.owner else { return Ok(Vec::new()) };
+        let workers = store.workers().await?;
+        let mine = workers.into_iter().filter(|worker| worker.owner == owner);
+        let answering = mine.filter(|worker| worker.report.health != Health::Unreachable);
+        Ok(answering.map(|worker| Driven { id: worker.spec.id, endpoint: worker.spec.endpoint }).collect())
+    }
+
+    /// Asks one worker for a file or anything else that is passed on as it comes. `asked` are the headers of the caller;
+    /// what matters to a file is passed on. The status is the worker's own.
+    pub(crate) async fn stream(
+        &self,
+        worker: &Driven,
+        method: Method,
+        segments: &[&str],
+        query: Option<&str>,
+        asked: &HeaderMap,
+    ) -> Result<reqwest::Response, AskError> {
+        let mut request = self.http.request(method, url(&worker.endpoint, segments, query)?);
+        for name in PASSED_ON {
+            if let Some(value) = asked.get(&name) {
+                request = request.header(name, value);
+            }
+        }
+        match tokio::time::timeout(PATIENCE, request.send()).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(AskError::Late),
+        }
+    }
+
+    /// Asks one worker for JSON. None: it has no such thing (404).
+    pub(crate) async fn json(
+        &self,
+        worker: &Driven,
+        segments: &[&str],
+        query: Option<&str>,
+    ) -> Result<Answer, AskError> {
+        let read = async {
+            let answer = self.stream(worker, Method::GET, segments, query, &HeaderMap::new()).await?;
+            match answer.status() {
+                StatusCode::OK => {}
+                StatusCode::NOT_FOUND => return Ok(None),
+                other => return Err(AskError::Status(other)),
+            }
+            let mut bytes = Vec::new();
+            let mut pieces = answer.bytes_stream();
+            while let Some(piece) = pieces.next().await {
+                let piece = piece?;
+                if bytes.len() + piece.len() > LONGEST {
+                    return Err(AskError::TooLong);
+                }
+                bytes.extend_from_slice(&piece);
+            }
+            Ok(Some(Arc::new(serde_json::from_slice(&bytes)?)))
+        };
+        tokio::time::timeout(PATIENCE, read).await.map_err(|_| AskError::Late)?
+    }
+
+    /// Asks all of them for JSON, at most every half minute. Whoever could not be asked is logged and named, unless there
+    /// is an older answer of it. The segments must not be the caller's choice: what is kept would be, too.
+    pub(crate) async fn all(&self, workers: &[Driven], segments: &[&str]) -> Answers {
+        let asked = futures_util::stream::iter(workers)
+            .map(|worker| async move { (&worker.id, self.kept(worker, segments).await) })
+            .buffered(AT_ONCE);
+        let mut answers = Answers::default();
+        let mut asked = std::pin::pin!(asked);
+        while let Some((worker, answer)) = asked.next().await {
+            match answer {
+                Some(Some(answer)) => answers.given.push((worker.clone(), answer)),
+                Some(None) => {}
+                None => answers.silent.push(worker.clone()),
+            }
+        }
+        answers
+    }
+
+    /// The answer of one worker, not older than it may be, or the last one.
+    async fn kept(&self, worker: &Driven, segments: &[&str]) -> Option<Answer> {
+        let question = (worker.id.clone(), segments.join("/"));
+        let slot = self.slot(question);
+        let answer = slot
+            .answer
+            .get_or_init(|| async {
+                self.json(worker, segments, None).await.map_err(|error| {
+                    let path = segments.join("/");
+                    tracing::warn!(worker = %worker.id, path, %error, "a worker could not be asked");
+                    Arc::new(error)
+                })
+            })
+            .await;
+        match answer {
+            Ok(answer) => Some(answer.clone()),
+            Err(_) => slot.before.clone(),
+        }
+    }
+
+    fn slot(&self, question: Question) -> Arc<Slot> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = kept.get(&question);
+        if let Some(slot) = old
+            && slot.is_fresh()
+        {
+            return slot.clone();
+        }
+        let before = old.and_then(|slot| slot.last());
+        if kept.len() >= MOST {
+            kept.retain(|_, slot| slot.is_fresh());
+            if kept.len() >= MOST {
+                kept.clear();
+            }
+        }
+        let slot = Arc::new(Slot { begun: Instant::now(), before, answer: OnceCell::new() });
+        kept.insert(question, slot.clone());
+        slot
+    }
+}
+
+/// A machine without certificates is no obstacle to plain HTTP.
+fn client() -> reqwest::Client {
+    let plain = || {
+        reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .read_timeout(SILENCE)
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+    };
+    plain().build().or_else(|_| plain().tls_certs_only([]).build()).unwrap_or_default()
+}
+
+fn url(endpoint: &str, segments: &[&str], query: Option<&str>) -> Result<Url, AskError> {
+    let bad = || AskError::Address(endpoint.to_owned());
+    let mut url = Url::parse(endpoint).map_err(|_| bad())?;
+    url.path_segments_mut().map_err(|()| bad())?.pop_if_empty().extend(segments);
+    url.set_query(query);
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_stay_below_the_address_of_the_worker() {
+        let of = |segments: &[&str]| url("http://gpu:8188/comfy/", segments, None).unwrap().to_string();
+        assert_eq!(of(&["models", "a/b c"]), "http://gpu:8188/comfy/models/a%2Fb%20c");
+        assert_eq!(of(&["models", "..", "x?y"]), "http://gpu:8188/comfy/models/x%3Fy");
+        assert!(url("mailto:x", &["a"], None).is_err());
+    }
+}

@@ -18,6 +18,7 @@ use crate::access::{Caller, Hosts, KeyCache};
 use crate::changes::Changes;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
+use crate::native::prompts::Numbers;
 use crate::native::{Desk, Fleet};
 use crate::options::{Limits, ServerOptions, TaskDefaults};
 use crate::relay::Relays;
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) live: Live,
     pub(crate) desk: Desk,
     pub(crate) fleet: Fleet,
+    pub(crate) numbers: Numbers,
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
@@ -81,6 +83,7 @@ impl AppState {
             live: Live::default(),
             desk: Desk::default(),
             fleet: Fleet::new(options.owner),
+            numbers: Numbers::default(),
             metrics,
             permits: Permits::new(&options.limits),
             store: options.store,

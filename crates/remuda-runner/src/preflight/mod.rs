@@ -8,6 +8,7 @@ mod fingerprint;
 mod placements;
 mod refusal;
 mod verdict;
+mod words;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -20,8 +21,10 @@ use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
 pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
+pub use words::Words;
 pub use workers::capabilities;
 
+use verdict::Case;
 use workers::Known;
 
 /// Texts longer than this are checked on a thread that may take its time.
@@ -38,6 +41,11 @@ pub struct Question {
     pub inputs: BTreeMap<String, String>,
     /// What the submitter asks of a worker.
     pub requires: Requirements,
+    /// Only these output nodes are to run.
+    pub targets: Option<Vec<String>>,
+    /// Refuse also what is wrong only as far as ComfyUI's own nodes go, whose rules are known: values outside their
+    /// range or list. Without it a worker has the last word on them.
+    pub strict: bool,
 }
 
 /// A graph that may be queued.
@@ -55,6 +63,10 @@ pub struct Cleared {
     pub shape: i64,
     /// What the submitter should know.
     pub warnings: Vec<String>,
+    /// The output nodes that will run, as far as workers told.
+    pub outputs: Vec<String>,
+    /// What is wrong with nodes on the way to outputs that will not run, in ComfyUI's words.
+    pub node_errors: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Checks graphs against the workers that a store knows. One per process: it remembers what it has read.
@@ -126,39 +138,42 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, inputs, requires } = question;
+        let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
         let workflow = Workflow::from_raw(raw.clone()).map_err(Refusal::from)?;
         let workers = self.known.workers().await?;
-        let mut judged = judge(&workflow, &requires, workers).await;
+        let case = Arc::new(Case { workflow, asked: requires, targets, strict });
+        let mut judged = judge(&case, workers).await;
         if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unsure) {
             // The list may be a second old, and a worker that can run it may just have come.
             let workers = self.known.workers_now().await?;
-            judged = judge(&workflow, &requires, workers).await;
+            judged = judge(&case, workers).await;
         }
         let verdict = judged?;
+        let workflow = &case.workflow;
         let placements =
-            placements::find(&self.store, &tenant, &workflow, &inputs, &verdict.upload_inputs).await?;
+            placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs).await?;
         Ok(Cleared {
             placements,
-            requires: requires.and(&verdict.requires),
-            affinity: fingerprint::affinity(&workflow),
-            shape: fingerprint::shape(&workflow),
+            requires: case.asked.clone().and(&verdict.requires),
+            affinity: fingerprint::affinity(workflow),
+            shape: fingerprint::shape(workflow),
             warnings: verdict.warnings,
+            outputs: verdict.outputs,
+            node_errors: verdict.node_errors,
             workflow: raw,
         })
     }
 }
 
 async fn judge(
-    workflow: &Workflow,
-    requires: &Requirements,
+    case: &Arc<Case>,
     workers: Arc<Vec<workers::KnownWorker>>,
 ) -> Result<verdict::Verdict, Refusal> {
-    if workflow.as_str().len() < LARGE {
-        return verdict::judge(workflow, requires, &workers);
+    if case.workflow.as_str().len() < LARGE {
+        return verdict::judge(case, &workers);
     }
-    let (workflow, requires) = (workflow.clone(), requires.clone());
-    let judged = tokio::task::spawn_blocking(move || verdict::judge(&workflow, &requires, &workers)).await;
+    let case = Arc::clone(case);
+    let judged = tokio::task::spawn_blocking(move || verdict::judge(&case, &workers)).await;
     judged.unwrap_or_else(|error| {
         Err(Refusal::new(RefusalKind::NotAGraph, format!("the graph could not be checked: {error}")))
     })

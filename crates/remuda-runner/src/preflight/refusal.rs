@@ -5,6 +5,8 @@ use std::fmt;
 use comfyui::guard::{self, Severity};
 use comfyui::workflow::WorkflowError;
 
+use super::words::Words;
+
 /// What is wrong with a graph, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -76,12 +78,13 @@ pub struct Refusal {
     pub place: Option<Box<Place>>,
     /// Further findings, one line each, and where what is missing.
     pub more: Vec<String>,
+    pub(super) words: Option<Box<Words>>,
 }
 
 impl Refusal {
     /// Without a node.
     pub(crate) fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), place: None, more: Vec::new() }
+        Self { kind, message: message.into(), place: None, more: Vec::new(), words: None }
     }
 
     /// At one input of one node.
@@ -109,7 +112,21 @@ impl Refusal {
             message: first.to_string(),
             place: Place::of(first),
             more: problems.take(20).map(ToString::to_string).collect(),
+            words: None,
         })
+    }
+}
+
+impl Refusal {
+    /// How ComfyUI itself would say it.
+    pub fn words(&self) -> Words {
+        self.words.as_deref().cloned().unwrap_or_else(|| Words::of_refusal(self))
+    }
+
+    /// With what ComfyUI itself would say.
+    pub(crate) fn worded(mut self, words: Words) -> Self {
+        self.words = Some(Box::new(words));
+        self
     }
 }
 

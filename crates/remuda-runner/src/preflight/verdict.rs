@@ -2,16 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comfyui::guard::{self, Kind, Options, Report, Severity};
+use comfyui::guard::{self, Kind, Options, Problem, Report, Severity};
 use comfyui::object_info::has_model_ending;
 use comfyui::{ObjectInfo, Workflow};
 use remuda_core::{Requirements, Sha256};
+use serde_json::{Map, Value};
 
 use super::refusal::{Place, Refusal, RefusalKind};
+use super::words::{self, Words};
 use super::workers::KnownWorker;
 
 /// So many warnings are passed on.
 const MOST_WARNINGS: usize = 20;
+
+/// A graph and what is asked for it.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) workflow: Workflow,
+    pub(super) asked: Requirements,
+    pub(super) targets: Option<Vec<String>>,
+    pub(super) strict: bool,
+}
 
 /// What was found of a graph that may be queued.
 #[derive(Debug, Default)]
@@ -22,22 +33,24 @@ pub(super) struct Verdict {
     pub(super) warnings: Vec<String>,
     /// Inputs of classes that take uploaded files, as far as workers told.
     pub(super) upload_inputs: BTreeSet<(String, String)>,
+    /// The output nodes that will run.
+    pub(super) outputs: Vec<String>,
+    /// What is wrong on the way to outputs that will not run.
+    pub(super) node_errors: Map<String, Value>,
     /// Its judgement rests on workers that have not said yet what they have.
     pub(super) unsure: bool,
 }
 
 /// One description, shared by all workers that have it.
 struct Judged<'a> {
+    info: &'a ObjectInfo,
     workers: Vec<&'a KnownWorker>,
     report: Report,
     lacks: Requirements,
 }
 
-pub(super) fn judge(
-    workflow: &Workflow,
-    asked: &Requirements,
-    workers: &[KnownWorker],
-) -> Result<Verdict, Refusal> {
+pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Refusal> {
+    let Case { workflow, asked, .. } = case;
     let able: Vec<&KnownWorker> =
         workers.iter().filter(|worker| asked.labels.is_subset(&worker.labels)).collect();
     let mut by_hash: BTreeMap<Sha256, (&ObjectInfo, Vec<&KnownWorker>)> = BTreeMap::new();
@@ -47,22 +60,22 @@ pub(super) fn judge(
         }
     }
     if by_hash.is_empty() {
-        return unseen(workflow, asked, &able, workers);
+        return unseen(case, &able, workers);
     }
 
     let mut verdict = Verdict::default();
     let mut judged = Vec::new();
     // Files come after the check, so that lists of files say nothing yet.
-    let options = Options { check_files: false, ..Options::default() };
+    let options = Options { check_files: false, targets: case.targets.clone(), ..Options::default() };
     for (info, workers) in by_hash.into_values() {
         note_upload_inputs(workflow, info, &mut verdict.upload_inputs);
         let report = guard::check(workflow, Some(info), &options);
         // What kills one kills them all.
         if report.kills() {
-            return Err(refused(&report, |_| true));
+            return Err(refused(case, Some(info), &report, |_| true));
         }
         let lacks = lacks(&report, asked, info);
-        judged.push(Judged { workers, report, lacks });
+        judged.push(Judged { info, workers, report, lacks });
     }
 
     verdict.requires = judged.iter().fold(Requirements::default(), |all, one| all.and(&one.lacks));
@@ -71,7 +84,7 @@ pub(super) fn judge(
         let starting: Vec<&str> =
             able.iter().filter(|worker| worker.starting).map(|worker| worker.id.as_str()).collect();
         if starting.is_empty() {
-            return Err(missing_everywhere(&judged));
+            return Err(missing_everywhere(workflow, &judged));
         }
         verdict.warnings.push(format!(
             "no worker that is known has {}; it waits for {}, which has not yet said what it has",
@@ -81,38 +94,43 @@ pub(super) fn judge(
         verdict.unsure = true;
         return Ok(verdict);
     }
-    // A value outside its list may be fine for a class with its own validation; these are fine for none.
     let hopeless = |one: &&Judged<'_>| {
-        one.report.accepted_outputs.is_empty()
-            && one.report.problems.iter().any(|problem| sure(&problem.kind))
+        let sure = |problem: &Problem| sure(problem, one.info, case.strict);
+        one.report.accepted_outputs.is_empty() && one.report.problems.iter().any(sure)
     };
     if fitting.iter().all(hopeless)
         && let Some(first) = fitting.first()
     {
-        return Err(refused(&first.report, sure));
+        let sure = |problem: &Problem| sure(problem, first.info, case.strict);
+        return Err(refused(case, Some(first.info), &first.report, sure));
     }
-    if let Some(first) = fitting.first() {
-        let findings = first.report.iter().take(MOST_WARNINGS);
+    // Where some workers would run more of it than others, those.
+    let best = fitting.iter().max_by_key(|one| one.report.accepted_outputs.len());
+    if let Some(best) = best {
+        let report = &best.report;
+        let findings = report.iter().take(MOST_WARNINGS);
         verdict.warnings.extend(findings.map(ToString::to_string));
+        verdict.outputs.clone_from(&report.accepted_outputs);
+        if report.accepted_outputs.is_empty() {
+            verdict.outputs.clone_from(&report.refused_outputs);
+        } else if !report.refused_outputs.is_empty() {
+            let sure = report.problems.iter().filter(|problem| sure(problem, best.info, case.strict));
+            verdict.node_errors = words::node_errors(workflow, Some(best.info), sure);
+        }
     }
     Ok(verdict)
 }
 
 /// No description to go by: what the graph alone tells.
-fn unseen(
-    workflow: &Workflow,
-    asked: &Requirements,
-    able: &[&KnownWorker],
-    workers: &[KnownWorker],
-) -> Result<Verdict, Refusal> {
-    let report = guard::check(workflow, None, &Options::default());
+fn unseen(case: &Case, able: &[&KnownWorker], workers: &[KnownWorker]) -> Result<Verdict, Refusal> {
+    let report = guard::check(&case.workflow, None, &Options::default());
     if !report.may_be_sent() {
-        return Err(refused(&report, |_| true));
+        return Err(refused(case, None, &report, |_| true));
     }
     let warning = if workers.is_empty() {
         "no worker is known yet: the graph was not checked against one, and waits for the first".to_owned()
     } else if able.is_empty() {
-        let labels: Vec<&str> = asked.labels.iter().map(String::as_str).collect();
+        let labels: Vec<&str> = case.asked.labels.iter().map(String::as_str).collect();
         format!("no worker that is known carries the labels {}: the task waits for one", labels.join(", "))
     } else {
         "no worker has said yet what it has: the graph was not checked against one".to_owned()
@@ -120,30 +138,54 @@ fn unseen(
     Ok(Verdict { warnings: vec![warning], unsure: true, ..Verdict::default() })
 }
 
-fn refused(report: &Report, counts: impl Fn(&Kind) -> bool) -> Refusal {
-    let worst =
-        report.problems.iter().filter(|problem| problem.severity == Severity::Kills || counts(&problem.kind));
+fn refused(
+    case: &Case,
+    info: Option<&ObjectInfo>,
+    report: &Report,
+    counts: impl Fn(&Problem) -> bool,
+) -> Refusal {
+    let worst: Vec<&Problem> = (report.problems.iter())
+        .filter(|problem| problem.severity == Severity::Kills || counts(problem))
+        .collect();
+    let words = Words::of_problems(&case.workflow, info, worst.iter().copied(), String::new());
     Refusal::of_problems(worst)
         .unwrap_or_else(|| Refusal::new(RefusalKind::Invalid, "every ComfyUI would refuse the graph"))
+        .worded(words)
 }
 
-/// What no validation of a class's own can make good.
-fn sure(kind: &Kind) -> bool {
-    matches!(
-        kind,
+/// What no worker with this description would take. A value outside its list may be fine for a class with its own
+/// validation, which a description does not show; ComfyUI's own classes have none beyond files.
+fn sure(problem: &Problem, info: &ObjectInfo, strict: bool) -> bool {
+    match problem.kind {
         Kind::NotAWorkflow
-            | Kind::NodeNotObject
-            | Kind::NoClassType
-            | Kind::NoInputs
-            | Kind::Doubled
-            | Kind::BadLink
-            | Kind::DanglingLink { .. }
-            | Kind::NoSuchOutput { .. }
-            | Kind::Cycle { .. }
-            | Kind::ChainTooLong { .. }
-            | Kind::NoOutputs
-            | Kind::MissingInput
-    )
+        | Kind::NodeNotObject
+        | Kind::NoClassType
+        | Kind::NoInputs
+        | Kind::Doubled
+        | Kind::BadLink
+        | Kind::DanglingLink { .. }
+        | Kind::NoSuchOutput { .. }
+        | Kind::Cycle { .. }
+        | Kind::ChainTooLong { .. }
+        | Kind::NoOutputs
+        | Kind::MissingInput => true,
+        Kind::WrongType { .. }
+        | Kind::OutOfRange
+        | Kind::NotInList { .. }
+        | Kind::TypeMismatch { .. }
+        | Kind::MissingModel { .. } => strict && is_known(problem, info),
+        _ => false,
+    }
+}
+
+/// Whether the class at fault is one of ComfyUI's own, and the input names no file.
+fn is_known(problem: &Problem, info: &ObjectInfo) -> bool {
+    let class = problem.class_type.as_deref().and_then(|class| info.get(class));
+    class.is_some_and(|class| {
+        let input = problem.input.as_deref().and_then(|input| class.input(input));
+        let own = class.python_module == "nodes" || class.python_module.starts_with("comfy_extras.");
+        own && input.is_some_and(|input| input.upload.is_none())
+    })
 }
 
 /// What a worker with this description lacks for the graph and for what was asked.
@@ -169,20 +211,28 @@ fn lacks(report: &Report, asked: &Requirements, info: &ObjectInfo) -> Requiremen
     lacks
 }
 
-fn missing_everywhere(judged: &[Judged<'_>]) -> Refusal {
+fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
     let missing_on = |one: &Judged<'_>| {
         let names: Vec<&str> = one.workers.iter().map(|worker| worker.id.as_str()).collect();
         format!("{} lacks {}", names.join(", "), one.lacks)
     };
-    let problem = judged.iter().find_map(|one| one.report.missing_here().next());
-    let message = match problem {
-        Some(problem) => format!("no worker can run it: {problem}"),
+    let found = judged.iter().find_map(|one| Some((one, one.report.missing_here().next()?)));
+    let message = match found {
+        Some((_, problem)) => format!("no worker can run it: {problem}"),
         None => "no worker has what the task requires".to_owned(),
     };
-    Refusal {
-        place: problem.and_then(Place::of),
-        more: judged.iter().map(missing_on).collect(),
+    let more: Vec<String> = judged.iter().map(missing_on).collect();
+    let refusal = Refusal {
+        place: found.and_then(|(_, problem)| Place::of(problem)),
+        more: more.clone(),
         ..Refusal::new(RefusalKind::MissingEverywhere, message)
+    };
+    match found {
+        Some((one, _)) => {
+            let problems = one.report.missing_here();
+            refusal.worded(Words::of_problems(workflow, Some(one.info), problems, more.join("\n")))
+        }
+        None => refusal,
     }
 }
 

@@ -16,7 +16,7 @@ mod files;
 mod fleet;
 mod frontend;
 pub(crate) mod names;
-mod prompts;
+pub(crate) mod prompts;
 mod socket;
 mod user;
 

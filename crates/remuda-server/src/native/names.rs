@@ -20,6 +20,12 @@ pub(crate) fn idempotency_key(prompt_id: &str) -> String {
     format!("comfyui:{prompt_id}")
 }
 
+/// Whether a text can be a `prompt_id` of a client's own.
+pub(crate) fn is_prompt_id(text: &str) -> bool {
+    const MOST: usize = 200;
+    !text.is_empty() && text.len() <= MOST && !text.chars().any(char::is_control)
+}
+
 /// The folder under which a file of a task is shown.
 pub(crate) fn shown_subfolder(task: TaskId, subfolder: &str) -> String {
     let own = format!("{ROOT}/{task}");

@@ -19,6 +19,7 @@ mod workers;
 pub(crate) use health::{live, ready};
 pub(crate) use index::described;
 pub(crate) use metrics::scrape;
+pub(crate) use submit::hand_in;
 pub(crate) use worker_side::Live;
 
 use utoipa_axum::router::OpenApiRouter;

@@ -80,7 +80,14 @@ pub(crate) async fn submit(
         metadata,
     } = request.check(&state.defaults, Timestamp::now())?;
 
-    let question = Question { tenant: caller.tenant.clone(), workflow: payload, inputs, requires };
+    let question = Question {
+        tenant: caller.tenant.clone(),
+        workflow: payload,
+        inputs,
+        requires,
+        targets: None,
+        strict: false,
+    };
     let cleared = state.preflight.check(question).await?;
     let input = TaskInput {
         workflow: cleared.workflow,
@@ -165,12 +172,29 @@ pub(crate) async fn take_in(
     wait: Option<Duration>,
     permit: Option<OwnedSemaphorePermit>,
 ) -> ApiResult<TakenIn> {
-    let (id, tenant) = (new.id, new.tenant.clone());
+    let id = new.id;
     let waiting = match wait {
         // Before the submission: nothing that happens to the task may be missed.
         Some(_) => Some((state.permits.waiting()?, state.changes.follow(id))),
         None => None,
     };
+    let submitted = hand_in(state, new).await?;
+    drop(permit);
+    let before = matches!(submitted, Submitted::Before(_));
+    let (Submitted::New(mut task) | Submitted::Before(mut task)) = submitted;
+    if let (Some((_permit, follow)), Some(wait)) = (waiting, wait) {
+        let follow = if task.id == id { follow } else { state.changes.follow(task.id) };
+        task = waiting::for_end(state, task, follow, wait).await?;
+    }
+    if !before && wait.is_none() {
+        as_taken_in(&mut task);
+    }
+    Ok(TakenIn { task, before, waited: wait })
+}
+
+/// Hands a task to the store, once more after doubt.
+pub(crate) async fn hand_in(state: &AppState, new: NewTask) -> ApiResult<Submitted> {
+    let (id, tenant) = (new.id, new.tenant.clone());
     let submitted = match state.store.submit(new.clone()).await {
         // Whether it was done is not known. The same id again cannot make a second task.
         Err(remuda_store::Error::Unavailable { .. }) => state.store.submit(new).await,
@@ -182,20 +206,10 @@ pub(crate) async fn take_in(
         // With the id the caller can find out later whether it was taken in.
         if unknown { error.task(id) } else { error }
     })?;
-    drop(permit);
-    let before = matches!(submitted, Submitted::Before(_));
-    let (Submitted::New(mut task) | Submitted::Before(mut task)) = submitted;
-    if !before {
+    if matches!(submitted, Submitted::New(_)) {
         state.metrics.submitted(&tenant);
     }
-    if let (Some((_permit, follow)), Some(wait)) = (waiting, wait) {
-        let follow = if task.id == id { follow } else { state.changes.follow(task.id) };
-        task = waiting::for_end(state, task, follow, wait).await?;
-    }
-    if !before && wait.is_none() {
-        as_taken_in(&mut task);
-    }
-    Ok(TakenIn { task, before, waited: wait })
+    Ok(submitted)
 }
 
 /// With an idle worker waiting, a task runs from the commit that took it in. Its submitter is told what holds in every

@@ -1,0 +1,99 @@
+//! Refusals in the shape in which ComfyUI writes them.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use remuda_runner::preflight::{PreflightError, Words};
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+
+/// An answer that is not the one that was hoped for, as ComfyUI words it:
+/// `{"error": {type, message, details, extra_info}, "node_errors": {}}`.
+#[derive(Debug)]
+pub(crate) struct NativeError {
+    pub(crate) status: StatusCode,
+    /// `error.type`.
+    pub(crate) kind: String,
+    /// `error.message`.
+    pub(crate) message: String,
+    /// `error.details`.
+    pub(crate) details: String,
+    /// `error.extra_info`.
+    pub(crate) extra_info: Map<String, Value>,
+    /// What is wrong with which node.
+    pub(crate) node_errors: Map<String, Value>,
+    /// What it was before: its headers and its line in our log.
+    inner: Option<ApiError>,
+}
+
+impl NativeError {
+    /// The request is at fault.
+    pub(crate) fn refused(kind: &str, message: impl Into<String>, details: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            kind: kind.to_owned(),
+            message: message.into(),
+            details: details.into(),
+            extra_info: Map::new(),
+            node_errors: Map::new(),
+            inner: None,
+        }
+    }
+
+    /// There is no graph in it.
+    pub(crate) fn no_prompt() -> Self {
+        Self::refused("no_prompt", "No prompt provided", "No prompt provided")
+    }
+
+    fn body(&self) -> Value {
+        let error = json!({
+            "type": self.kind, "message": self.message, "details": self.details, "extra_info": self.extra_info,
+        });
+        json!({"error": error, "node_errors": self.node_errors})
+    }
+}
+
+impl IntoResponse for NativeError {
+    fn into_response(mut self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(inner) = self.inner.take() {
+            // It writes the log, and knows when the caller may come back.
+            let inner = inner.into_response();
+            if let Some(after) = inner.headers().get(http::header::RETRY_AFTER) {
+                response.headers_mut().insert(http::header::RETRY_AFTER, after.clone());
+            }
+        }
+        response
+    }
+}
+
+impl From<Words> for NativeError {
+    fn from(words: Words) -> Self {
+        let Words { kind, message, details, extra_info, node_errors } = words;
+        Self { extra_info, node_errors, ..Self::refused(kind, message, details) }
+    }
+}
+
+impl From<ApiError> for NativeError {
+    fn from(error: ApiError) -> Self {
+        let body = &error.body;
+        let new = Self::refused(body.code, body.error.clone(), body.detail.clone().unwrap_or_default());
+        Self { status: error.status, inner: Some(error), ..new }
+    }
+}
+
+impl From<remuda_store::Error> for NativeError {
+    fn from(error: remuda_store::Error) -> Self {
+        ApiError::from(error).into()
+    }
+}
+
+impl From<PreflightError> for NativeError {
+    fn from(error: PreflightError) -> Self {
+        match error {
+            PreflightError::Refused(refusal) => refusal.words().into(),
+            PreflightError::Store(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The `number` that every prompt gets: a counter per tenant, as one ComfyUI has one.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use remuda_core::{Dialect, Status, Tenant};
+use remuda_store::{OriginOrder, OriginQuery, Store};
+
+/// The largest whole number that a float holds exactly.
+const LARGEST: f64 = 9_007_199_254_740_992.0;
+
+/// The next number of every tenant that has sent prompts to this process.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    next: Mutex<HashMap<Tenant, u64>>,
+}
+
+impl Numbers {
+    /// The next number, and the counter moves on.
+    ///
+    /// After a restart it goes on after the tenant's newest prompt, so that lists which clients sort by it stay in
+    /// order. Several gateways may give the same number: nothing of ours depends on it.
+    pub(super) async fn next(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<u64> {
+        if let Some(number) = self.take(tenant, None) {
+            return Ok(number);
+        }
+        let begin = newest(store, tenant).await?.map_or(0, |number| number + 1);
+        Ok(self.take(tenant, Some(begin)).unwrap_or(begin))
+    }
+
+    /// What the next number will be, if any was given yet.
+    pub(super) fn current(&self, tenant: &Tenant) -> u64 {
+        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        next.get(tenant).copied().unwrap_or(0)
+    }
+
+    fn take(&self, tenant: &Tenant, begin: Option<u64>) -> Option<u64> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = match (next.get_mut(tenant), begin) {
+            (Some(number), _) => number,
+            (None, Some(begin)) => next.entry(tenant.clone()).or_insert(begin),
+            (None, None) => return None,
+        };
+        *number += 1;
+        Some(*number - 1)
+    }
+}
+
+/// The number of the tenant's newest prompt.
+async fn newest(store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<Option<u64>> {
+    let query = OriginQuery {
+        tenant: tenant.clone(),
+        dialect: Dialect::Comfyui,
+        client: None,
+        statuses: Status::ALL.to_vec(),
+        workflow_id: None,
+        order: OriginOrder::NewestFirst,
+        offset: 0,
+        limit: 1,
+    };
+    let Some(task) = store.list_origin(&query).await?.tasks.pop() else { return Ok(None) };
+    let extra = store.input(task.id).await?.and_then(|input| input.extra);
+    // A client may have chosen any; one that our counter cannot have given is no place to go on from.
+    let number =
+        extra.map(|extra| extra.number.abs()).filter(|number| number.fract() == 0.0 && *number < LARGEST);
+    Ok(number.map(|number| number as u64))
+}

@@ -77,6 +77,9 @@ pub struct Task {
     /// Through which other door it came in.
     #[serde(default)]
     pub origin: Option<Origin>,
+    /// When its client took it out of the lists of its dialect. Not a change of the task: its version stays.
+    #[serde(default)]
+    pub hidden_at: Option<Timestamp>,
 }
 
 /// What to run. Written once with the task and never changed.

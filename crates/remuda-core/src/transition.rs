@@ -121,6 +121,7 @@ pub fn submit(new: &NewTask, now: Timestamp, rank: i64, cost_ms: i64) -> (Task, 
         metadata: new.metadata.clone(),
         retry_of: new.retry_of,
         origin: new.origin.clone(),
+        hidden_at: None,
     };
     let event = event(&mut task, now, EventKind::Submitted, json!({}));
     (task, event)

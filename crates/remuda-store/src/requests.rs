@@ -77,6 +77,15 @@ pub struct OriginQuery {
     pub limit: u32,
 }
 
+impl OriginQuery {
+    /// The states that can be listed in this order, each once.
+    pub(crate) fn wanted(&self) -> Vec<Status> {
+        let ended = matches!(self.order, OriginOrder::FirstEnded | OriginOrder::LastEnded);
+        let wanted = |status: &Status| self.statuses.contains(status) && (!ended || status.is_terminal());
+        Status::ALL.into_iter().filter(wanted).collect()
+    }
+}
+
 /// Some of the tasks that a query is about.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OriginPage {

@@ -58,22 +58,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn list(&self, query: &ListQuery) -> Result<Page>;
 
     /// Tasks that came through a dialect, those that are hidden left out. What is counted or skipped is read from an index.
-    async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
-        let _ = query;
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage>;
 
     /// How many tasks of a dialect have not ended, of one client or of all.
-    async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
-        let _ = (tenant, dialect, client);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64>;
 
     /// Takes ended tasks out of a dialect's lists. How many it took.
-    async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
-        let _ = (tenant, dialect, which);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64>;
 
     /// How many tasks are before this one, while it is queued.
     async fn position(&self, id: TaskId) -> Result<Option<Position>>;
@@ -161,16 +152,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
 
     /// The newest uploaded file of a tenant under each name, by name; at most `limit`.
-    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
-        let _ = (tenant, limit);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>>;
 
     /// A document of a tenant.
-    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
-        let _ = (tenant, space, path);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>>;
 
     /// Writes a document; its times are the store's. Without `replace` an existing one stays, and the answer is `None`.
     async fn put_document(
@@ -180,22 +165,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         path: &str,
         bytes: Vec<u8>,
         replace: bool,
-    ) -> Result<Option<DocumentInfo>> {
-        let _ = (tenant, space, path, bytes, replace);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    ) -> Result<Option<DocumentInfo>>;
 
     /// The documents of a collection whose paths begin so, by path.
-    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
-        let _ = (tenant, space, prefix);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>>;
 
     /// Removes a document; whether there was one.
-    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
-        let _ = (tenant, space, path);
-        Err(crate::Error::Corrupt("not yet".to_owned()))
-    }
+    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool>;
 
     // --- Housekeeping ----------------------------------------------------------------------------------------
 

@@ -30,6 +30,13 @@ macro_rules! conformance_tests {
                 every_change_is_announced
                 costs_are_learnt_by_shape
                 a_hundred_submissions_at_once_are_a_hundred_tasks;
+            origins:
+                where_a_task_came_from_is_kept
+                tasks_of_a_dialect_are_listed_in_every_order
+                lists_of_a_dialect_are_filtered_and_counted
+                unfinished_tasks_are_counted_by_client
+                hidden_tasks_are_listed_no_more
+                many_tasks_are_hidden_at_once;
             queueing:
                 urgent_tasks_first_then_in_the_order_they_came
                 equals_are_served_first_come_first_served
@@ -104,6 +111,9 @@ macro_rules! conformance_tests {
                 one_process_leads
                 keys_are_kept_and_revoked
                 assets_are_found_by_content_and_name
+                assets_are_listed_by_name
+                documents_are_kept_and_replaced
+                documents_are_listed_by_prefix
                 descriptions_of_nodes_are_kept;
             housekeeping:
                 tasks_with_leftovers_are_listed_until_swept
@@ -123,6 +133,7 @@ mod tests {
         let listed = include_str!("cases.rs");
         let groups = [
             include_str!("submitting.rs"),
+            include_str!("origins.rs"),
             include_str!("queueing.rs"),
             include_str!("claiming.rs"),
             include_str!("leasing.rs"),

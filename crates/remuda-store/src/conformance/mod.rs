@@ -21,6 +21,7 @@ pub mod claiming;
 pub mod housekeeping;
 pub mod leasing;
 pub mod losing;
+pub mod origins;
 pub mod queueing;
 pub mod recording;
 pub mod restarting;

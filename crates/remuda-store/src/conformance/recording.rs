@@ -102,6 +102,112 @@ pub async fn assets_are_found_by_content_and_name(fixture: impl Fixture) {
     assert_eq!(by_name("a", "cat.png").await.as_ref(), Some(&again));
 }
 
+/// The newest upload under each name is listed, by name, each tenant's apart.
+pub async fn assets_are_listed_by_name(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let mut kept = Vec::new();
+    for (whose, bytes, filename) in [
+        ("a", "1", "b.png"),
+        ("a", "2", "folder/a.png"),
+        ("a", "3", "B.png"),
+        ("a", "4", "b.png"),
+        ("b", "5", "a.png"),
+        ("a", "6", "a_.png"),
+        ("a", "6", "ä.png"),
+    ] {
+        world.clock.advance(SECOND);
+        let asset = Asset {
+            tenant: tenant(whose),
+            sha256: Sha256::of(bytes.as_bytes()),
+            key: format!("assets/{bytes}"),
+            filename: filename.to_owned(),
+            mime: "image/png".to_owned(),
+            size: 1,
+            created_at: world.now(),
+        };
+        world.store.add_asset(asset.clone()).await.expect("it is kept");
+        kept.push(asset);
+    }
+    let listed =
+        async |whose: &str, limit| world.store.assets(&tenant(whose), limit).await.expect("it lists");
+    // By their bytes, wherever the database stands.
+    let expected: Vec<Asset> = [2, 5, 3, 1, 6].map(|n: usize| kept[n].clone()).into();
+    assert_eq!(listed("a", 10).await, expected);
+    assert_eq!(listed("a", 2).await, expected[..2]);
+    assert_eq!(listed("b", 10).await, kept[4..5]);
+    assert!(listed("c", 10).await.is_empty());
+}
+
+/// A document is what was last written; without permission nothing is replaced.
+pub async fn documents_are_kept_and_replaced(fixture: impl Fixture) {
+    let mut world = World::new(fixture).await;
+    let (a, b) = (tenant("a"), tenant("b"));
+    let first = world.now();
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let made = world.store.put_document(&a, "settings", "x.json", all_bytes.clone(), false).await;
+    let made = made.expect("it is kept").expect("there was none");
+    assert_eq!((made.path.as_str(), made.size), ("x.json", 256));
+    assert_eq!((made.created_at, made.modified_at), (first, first));
+    world.clock.advance(SECOND);
+    let refused = world.store.put_document(&a, "settings", "x.json", b"other".to_vec(), false).await;
+    assert_eq!(refused.expect("it answers"), None);
+    world.restart().await;
+    let document = async |whose, space: &str, path: &str| {
+        world.store.document(whose, space, path).await.expect("it answers")
+    };
+    let found = document(&a, "settings", "x.json").await.expect("it is there");
+    assert_eq!((&found.tenant, found.space.as_str(), found.path.as_str()), (&a, "settings", "x.json"));
+    assert_eq!((found.bytes, found.modified_at), (all_bytes, first), "it stayed as it was");
+    let second = world.now();
+    let large = vec![7_u8; 3 << 20];
+    let replaced = world.store.put_document(&a, "settings", "x.json", large.clone(), true).await;
+    let replaced = replaced.expect("it is kept").expect("it may be replaced");
+    assert_eq!((replaced.created_at, replaced.modified_at), (first, second));
+    assert_eq!(replaced.size, 3 << 20);
+    assert_eq!(document(&a, "settings", "x.json").await.map(|found| found.bytes), Some(large));
+    assert_eq!(document(&b, "settings", "x.json").await, None, "each tenant's apart");
+    assert_eq!(document(&a, "userdata", "x.json").await, None, "each collection's apart");
+    assert!(!world.store.delete_document(&b, "settings", "x.json").await.expect("it answers"));
+    assert!(world.store.delete_document(&a, "settings", "x.json").await.expect("it answers"));
+    assert!(!world.store.delete_document(&a, "settings", "x.json").await.expect("it answers"));
+    assert_eq!(document(&a, "settings", "x.json").await, None);
+    let empty = world.store.put_document(&a, "settings", "x.json", Vec::new(), true).await;
+    let empty = empty.expect("it is kept").expect("there was none");
+    assert_eq!((empty.size, empty.created_at), (0, second));
+}
+
+/// Documents are listed by what their paths begin with, in which no character means another.
+pub async fn documents_are_listed_by_prefix(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let a = tenant("a");
+    let paths = ["Z", "a%b", "a_b", "axb", "w/%_/é.json", "w/%_/日本.json", "w/2.json", "w\\x", "wz"];
+    for path in paths.iter().rev() {
+        let put = world.store.put_document(&a, "userdata", path, path.as_bytes().to_vec(), false).await;
+        put.expect("it is kept").expect("there was none");
+    }
+    for (whose, space) in [(&a, "settings"), (&tenant("b"), "userdata")] {
+        let put = world.store.put_document(whose, space, "w/other", Vec::new(), false).await;
+        put.expect("it is kept").expect("there was none");
+    }
+    let listed = async |prefix: &str| -> Vec<String> {
+        let found = world.store.documents(&a, "userdata", prefix).await.expect("it lists");
+        for info in &found {
+            assert_eq!(info.size, i64::try_from(info.path.len()).expect("it is short"));
+            assert_eq!((info.created_at, info.modified_at), (world.now(), world.now()));
+        }
+        found.into_iter().map(|info| info.path).collect()
+    };
+    assert_eq!(listed("").await, paths, "in the order of their bytes");
+    assert_eq!(listed("a%").await, ["a%b"]);
+    assert_eq!(listed("a_").await, ["a_b"]);
+    assert_eq!(listed("w/").await, paths[4..7]);
+    assert_eq!(listed("w/%_/").await, paths[4..6]);
+    assert_eq!(listed("w/%_/日").await, paths[5..6]);
+    assert_eq!(listed("w\\").await, paths[7..8]);
+    assert!(listed("w/%_/é.json0").await.is_empty());
+    assert!(listed("A").await.is_empty(), "case matters");
+}
+
 /// What a worker's nodes are is kept by its hash.
 pub async fn descriptions_of_nodes_are_kept(fixture: impl Fixture) {
     let world = World::new(fixture).await;

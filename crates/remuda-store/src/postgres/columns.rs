@@ -1,6 +1,10 @@
 //! Many rows as one statement: each column is one array, which `unnest` turns into rows again.
 
-use postgres_types::{ToSql, Type};
+use std::error::Error;
+
+use bytes::BytesMut;
+use postgres_types::{IsNull, ToSql, Type, accepts, to_sql_checked};
+use serde::Serialize;
 
 use super::session::Param;
 
@@ -32,4 +36,18 @@ pub(super) fn each<'a, R: 'a, T>(
     value: impl Fn(&'a R) -> T,
 ) -> Vec<T> {
     rows.into_iter().map(value).collect()
+}
+
+/// JSON in a column of text: kept byte for byte, and not looked at by the server.
+#[derive(Debug)]
+pub(super) struct JsonText<T>(pub(super) T);
+
+impl<T: Serialize + std::fmt::Debug> ToSql for JsonText<T> {
+    fn to_sql(&self, kind: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        serde_json::to_string(&self.0)?.to_sql(kind, out)
+    }
+
+    accepts!(TEXT);
+
+    to_sql_checked!();
 }

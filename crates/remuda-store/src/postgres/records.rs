@@ -16,7 +16,7 @@ const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
 const ASSET: &str = "tenant, sha256, key, filename, mime, size, created_at";
 
 impl Inner {
-    fn given_now(&self) -> Option<Timestamp> {
+    pub(super) fn given_now(&self) -> Option<Timestamp> {
         self.sessions.options().clock.as_ref().map(|clock| clock.now())
     }
 
@@ -169,6 +169,20 @@ impl Inner {
             );
             let rows = self.sessions.query(&statement, &params.params()).await?;
             rows.first().map(rows::asset).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
+        let read = async || {
+            let params =
+                Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::INT8, i64::from(limit));
+            let statement = format!(
+                "SELECT DISTINCT ON (filename COLLATE \"C\") {ASSET} FROM remuda.asset WHERE tenant = $1 \
+                 ORDER BY filename COLLATE \"C\", created_at DESC LIMIT $2"
+            );
+            let rows = self.sessions.query(&statement, &params.params()).await?;
+            rows.iter().map(rows::asset).collect()
         };
         attempt!(self.sessions, read())
     }

@@ -5,16 +5,16 @@ use std::str::FromStr;
 use postgres_types::{FromSql, Json};
 use remuda_core::schedule::TenantClock;
 use remuda_core::{
-    Attempt, Failure, Fence, KeyId, KeyRecord, LaneId, Lease, OwnerId, Placement, Priority, Requirements,
-    Scope, Sha256, Task, TaskEvent, TaskId, TaskInput, TaskResult, Tenant, Timestamp, Worker, WorkerId,
-    WorkerReport, WorkerSpec,
+    Attempt, Failure, Fence, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement, Priority,
+    Requirements, Scope, Sha256, Task, TaskEvent, TaskId, TaskInput, TaskResult, Tenant, Timestamp, Worker,
+    WorkerId, WorkerReport, WorkerSpec,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use crate::{Asset, Error};
+use crate::{Asset, DocumentInfo, Error};
 
 /// All columns of a task, in the order in which [`task`] reads and [`super::save`] writes them.
 macro_rules! task_columns {
@@ -81,7 +81,15 @@ macro_rules! task_columns {
             $table,
             ".metadata,",
             $table,
-            ".retry_of"
+            ".retry_of,",
+            $table,
+            ".dialect,",
+            $table,
+            ".external_id,",
+            $table,
+            ".client,",
+            $table,
+            ".hidden_at"
         )
     };
 }
@@ -171,8 +179,15 @@ pub(super) fn task_at(row: &Row, at: usize) -> Result<Task, Fault> {
         result: json::<TaskResult>(row, at + 28)?,
         metadata: json(row, at + 29)?,
         retry_of: get::<Option<Uuid>>(row, at + 30)?.map(TaskId),
-        origin: None,
+        origin: origin_at(row, at + 31)?,
+        hidden_at: get(row, at + 34)?,
     })
+}
+
+/// `dialect, external_id, client` from column `at` on.
+fn origin_at(row: &Row, at: usize) -> Result<Option<Origin>, Fault> {
+    let Some(dialect) = parse_opt(row, at)? else { return Ok(None) };
+    Ok(Some(Origin { dialect, external_id: get(row, at + 1)?, client: get(row, at + 2)? }))
 }
 
 /// A row that is a task.
@@ -185,16 +200,18 @@ pub(super) fn tasks(rows: &[Row]) -> Result<Vec<Task>, Fault> {
     rows.iter().map(task).collect()
 }
 
-/// `workflow, placements, requires` from column `at` on.
+/// `workflow, placements, requires, extra` from column `at` on.
 pub(super) fn input_at(row: &Row, at: usize) -> Result<TaskInput, Fault> {
     let workflow: String = get(row, at)?;
     let workflow = RawValue::from_string(workflow)
         .map_err(|error| Error::Corrupt(format!("a stored workflow is not JSON: {error}")))?;
+    let extra: Option<&str> = get(row, at + 3)?;
+    let unlike = |error| Error::Corrupt(format!("what came beside a stored workflow is not JSON: {error}"));
     Ok(TaskInput {
         workflow,
         placements: present(json::<Vec<Placement>>(row, at + 1)?, "placements")?,
         requires: present(json::<Requirements>(row, at + 2)?, "requires")?,
-        extra: None,
+        extra: extra.map(serde_json::from_str).transpose().map_err(unlike)?,
     })
 }
 
@@ -300,5 +317,16 @@ pub(super) fn asset(row: &Row) -> Result<Asset, Fault> {
         mime: get(row, 4)?,
         size: get(row, 5)?,
         created_at: get(row, 6)?,
+    })
+}
+
+/// `path, octet_length(bytes), created_at, modified_at`.
+pub(super) fn document_info(row: &Row) -> Result<DocumentInfo, Fault> {
+    let size: i32 = get(row, 1)?;
+    Ok(DocumentInfo {
+        path: get(row, 0)?,
+        size: i64::from(size),
+        created_at: get(row, 2)?,
+        modified_at: get(row, 3)?,
     })
 }

@@ -23,8 +23,10 @@ struct Migration {
 }
 
 /// All steps; the version of the schema is how many of them were taken.
-const MIGRATIONS: &[Migration] =
-    &[Migration { statements: include_str!("migrations/0001.sql"), min_binary: 1 }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { statements: include_str!("migrations/0001.sql"), min_binary: 1 },
+    Migration { statements: include_str!("migrations/0002.sql"), min_binary: 1 },
+];
 
 /// A fresh, empty schema. `IF NOT EXISTS` does not protect two who do it at once; the loser tries again.
 const GROUND: &str = "CREATE SCHEMA IF NOT EXISTS remuda; \

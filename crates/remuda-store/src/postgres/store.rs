@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Attempt, Claim, Dialect, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
     Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
     WorkerSpec,
 };
@@ -16,8 +16,9 @@ use tokio::sync::broadcast;
 use super::inner::Inner;
 use super::queue::{Answer, Work};
 use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, Error,
-    ListQuery, Options, Page, Position, Result, Store, Submitted, Tidied,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
+    DocumentInfo, EndReply, Error, Hide, ListQuery, Options, OriginPage, OriginQuery, Page, Position, Result,
+    Store, Submitted, Tidied,
 };
 
 /// The queue in a PostgreSQL database, shared by any number of processes.
@@ -128,6 +129,21 @@ impl Store for PostgresStore {
     async fn list(&self, query: &ListQuery) -> Result<Page> {
         let _turn = self.inner.turn().await?;
         self.inner.list(query).await
+    }
+
+    async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
+        let _turn = self.inner.turn().await?;
+        self.inner.list_origin(query).await
+    }
+
+    async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
+        let _turn = self.inner.turn().await?;
+        self.inner.unfinished(tenant, dialect, client).await
+    }
+
+    async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
+        self.inner.open()?;
+        self.inner.hide(tenant, dialect, which).await
     }
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
@@ -251,6 +267,38 @@ impl Store for PostgresStore {
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
         let _turn = self.inner.turn().await?;
         self.inner.asset_named(tenant, filename).await
+    }
+
+    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.assets(tenant, limit).await
+    }
+
+    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.document(tenant, space, path).await
+    }
+
+    async fn put_document(
+        &self,
+        tenant: &Tenant,
+        space: &str,
+        path: &str,
+        bytes: Vec<u8>,
+        replace: bool,
+    ) -> Result<Option<DocumentInfo>> {
+        self.inner.open()?;
+        self.inner.put_document(tenant, space, path, &bytes, replace).await
+    }
+
+    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.documents(tenant, space, prefix).await
+    }
+
+    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
+        self.inner.open()?;
+        self.inner.delete_document(tenant, space, path).await
     }
 
     async fn tidy(&self) -> Result<Tidied> {

@@ -47,7 +47,8 @@ impl Inner {
 
     pub(super) async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
         let read = async || {
-            let statement = "SELECT workflow, placements, requires FROM remuda.task_input WHERE task = $1";
+            let statement =
+                "SELECT workflow, placements, requires, extra FROM remuda.task_input WHERE task = $1";
             let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
             rows.first().map(|row| rows::input_at(row, 0)).transpose()
         };

@@ -5,19 +5,19 @@ use std::sync::LazyLock;
 use postgres_types::{Json, Type};
 use remuda_core::{Lease, PendingReason, Task, TaskInput, WorkerId};
 
-use super::columns::{Columns, each};
+use super::columns::{Columns, JsonText, each};
 use super::save::Save;
 
 /// A statement with its parameters.
 pub(super) type Statement<'a> = (&'static str, Columns<'a>);
 
-/// How many parameters `remuda.save_1` has.
-const PARAMETERS: usize = 72;
+/// How many parameters `remuda.save_2` has.
+const PARAMETERS: usize = 76;
 
 /// What most transactions write is one call, whose statements the server has planned already.
 static SAVE: LazyLock<String> = LazyLock::new(|| {
     let numbers: Vec<String> = (1..=PARAMETERS).map(|n| format!("${n}")).collect();
-    format!("SELECT * FROM remuda.save_1({})", numbers.join(", "))
+    format!("SELECT * FROM remuda.save_2({})", numbers.join(", "))
 });
 
 /// Everything that there is to write, in the order in which tables are locked.
@@ -48,7 +48,7 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     all
 }
 
-/// The parameters of `remuda.save_1`.
+/// The parameters of `remuda.save_2`.
 fn everything(save: &Save, shard: i16) -> Columns<'_> {
     let columns = new_tasks(Columns::default(), save.new_tasks.values());
     let columns = changed_tasks(columns, save.tasks.values());
@@ -117,9 +117,13 @@ fn new_tasks<'a>(
         .with(Type::TEXT_ARRAY, values(new, |t| t.worker.as_ref().map(WorkerId::as_str)))
         .with(Type::JSON_ARRAY, values(new, |t| t.metadata.as_ref().map(Json)))
         .with(Type::UUID_ARRAY, values(new, |t| t.retry_of.map(|id| id.0)))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.origin.as_ref().map(|o| o.dialect.as_str())))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.origin.as_ref().and_then(|o| o.external_id.as_deref())))
+        .with(Type::TEXT_ARRAY, values(new, |t| t.origin.as_ref().and_then(|o| o.client.as_deref())))
         .with(Type::TEXT_ARRAY, values(inputs, |input| input.workflow.get()))
         .with(Type::JSON_ARRAY, values(inputs, |input| Json(&input.placements)))
         .with(Type::JSON_ARRAY, values(inputs, |input| Json(&input.requires)))
+        .with(Type::TEXT_ARRAY, values(inputs, |input| input.extra.as_deref().map(JsonText)))
 }
 
 /// All that may change of a task. Its row is locked.

@@ -59,9 +59,10 @@ impl<'a> Batch<'a> {
     pub(super) fn insert_task(&mut self, no: i64, task: &Task) -> Outcome<bool> {
         let sql = "INSERT INTO task (id, no, tenant, workflow_id, priority, status, reason, lane, affinity, shape, \
                    cost_ms, rank, created_at, run_at, deadline, timeout_s, max_retries, failures, losses, attempt, \
-                   fence, version, metadata, retry_of) \
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?) \
+                   fence, version, metadata, retry_of, dialect, external_id, client) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?, ?, ?, ?) \
                    ON CONFLICT DO NOTHING";
+        let origin = task.origin.as_ref();
         let inserted = self.db.prepare_cached(sql)?.execute(params![
             task.id.0.as_bytes(),
             no,
@@ -83,6 +84,9 @@ impl<'a> Batch<'a> {
             task.version,
             opt_json_text(task.metadata.as_ref())?,
             task.retry_of.as_ref().map(|id| id.0.as_bytes()),
+            origin.map(|origin| origin.dialect.as_str()),
+            origin.and_then(|origin| origin.external_id.as_deref()),
+            origin.and_then(|origin| origin.client.as_deref()),
         ])?;
         if inserted == 0 {
             return Ok(false);

@@ -233,10 +233,10 @@ impl Batch<'_> {
     /// What a task runs, as it came.
     pub(super) fn input(&self, no: i64) -> Outcome<RawInput> {
         let mut statement =
-            self.db.prepare_cached("SELECT placements, workflow, lane FROM input WHERE no = ?")?;
+            self.db.prepare_cached("SELECT placements, workflow, extra, lane FROM input WHERE no = ?")?;
         let mut found = statement.query((no,))?;
         let row = found.next()?.ok_or_else(|| corrupt("a task", "it has no input"))?;
-        let lane = self.state.lanes.get(&LaneId::from_stored(row.get(2)?));
+        let lane = self.state.lanes.get(&LaneId::from_stored(row.get(3)?));
         let lane = lane.ok_or_else(|| corrupt("a task", "it has no lane"))?;
         RawInput::read(row, Arc::clone(&lane.requires))
     }

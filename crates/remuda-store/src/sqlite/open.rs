@@ -25,8 +25,10 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, min_binary: 1, sql: include_str!("migrations/0001.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, min_binary: 1, sql: include_str!("migrations/0001.sql") },
+    Migration { version: 2, min_binary: 1, sql: include_str!("migrations/0002.sql") },
+];
 
 /// The newest schema that this program knows.
 const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

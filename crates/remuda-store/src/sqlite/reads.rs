@@ -31,7 +31,7 @@ pub(super) fn all<T>(
     Ok(values)
 }
 
-fn one<T>(
+pub(super) fn one<T>(
     db: &Connection,
     sql: &str,
     params: impl Params,
@@ -62,9 +62,9 @@ pub(super) fn input(db: &Connection, id: TaskId) -> Outcome<Option<TaskInput>> {
     let Some(no) = number(db, id)? else {
         return Ok(None);
     };
-    let sql = "SELECT input.placements, input.workflow, lane.requires FROM input \
+    let sql = "SELECT input.placements, input.workflow, input.extra, lane.requires FROM input \
                JOIN lane ON lane.id = input.lane WHERE input.no = ?";
-    one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 2)?))?.parse())
+    one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 3)?))?.parse())
 }
 
 pub(super) fn attempts(db: &Connection, id: TaskId) -> Outcome<Vec<Attempt>> {
@@ -205,6 +205,13 @@ pub(super) fn asset_named(db: &Connection, tenant: &Tenant, filename: &str) -> O
     let sql = "SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
                WHERE tenant = ? AND filename = ? ORDER BY created_at DESC LIMIT 1";
     one(db, sql, (tenant.as_str(), filename), rows::asset)
+}
+
+/// The newest under each name: of a group SQLite gives the row that has the maximum.
+pub(super) fn assets(db: &Connection, tenant: &Tenant, limit: u32) -> Outcome<Vec<Asset>> {
+    let sql = "SELECT tenant, sha256, key, filename, mime, size, max(created_at) FROM asset \
+               WHERE tenant = ? GROUP BY filename ORDER BY filename LIMIT ?";
+    all(db, sql, (tenant.as_str(), limit), rows::asset)
 }
 
 pub(super) fn unswept(db: &Connection, limit: u32) -> Outcome<Vec<Task>> {

@@ -4,8 +4,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use remuda_core::{
-    Attempt, EventKind, Fence, KeyId, KeyRecord, LaneId, Lease, OwnerId, Placement, Priority, Requirements,
-    Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker, WorkerId,
+    Attempt, EventKind, Fence, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement, Priority,
+    Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker, WorkerId,
 };
 use rusqlite::Row;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::fault::{Outcome, corrupt};
-use crate::Asset;
+use crate::{Asset, DocumentInfo};
 
 /// A task with the number on which everything else about it hangs.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ macro_rules! task_columns {
          task.attempt, task.fence, task.version, task.cancel_at, task.worker, task.avoid_worker, \
          task.avoid_until, task.error, task.metadata, \
          CASE WHEN task.finished_at IS NOT NULL THEN (SELECT result FROM result WHERE result.no = task.no) END, \
-         task.retry_of"
+         task.retry_of, task.dialect, task.external_id, task.client, task.hidden_at"
     };
 }
 pub(super) use task_columns;
@@ -153,9 +153,18 @@ pub(super) fn task(row: &Row<'_>) -> Outcome<Numbered> {
         metadata: opt_json(row, 29)?,
         result: opt_json(row, 30)?,
         retry_of: row.get::<_, Option<[u8; 16]>>(31)?.map(|bytes| TaskId(Uuid::from_bytes(bytes))),
-        origin: None,
+        origin: origin(row, 32)?,
+        hidden_at: opt_at(row, 35)?,
     };
     Ok(Numbered { no: row.get(1)?, task })
+}
+
+/// dialect, external_id, client from column `i` on.
+fn origin(row: &Row<'_>, i: usize) -> Outcome<Option<Origin>> {
+    let Some(dialect) = opt_parsed(row, i)? else {
+        return Ok(None);
+    };
+    Ok(Some(Origin { dialect, external_id: row.get(i + 1)?, client: row.get(i + 2)? }))
 }
 
 /// A lease from [`lease_columns`].
@@ -231,13 +240,14 @@ pub(super) fn is_told_by_task(event: &TaskEvent) -> bool {
 pub(super) struct RawInput {
     placements: Option<String>,
     workflow: String,
+    extra: Option<String>,
     requires: Arc<Requirements>,
 }
 
 impl RawInput {
-    /// placements, workflow; the requirements are those of the lane it came into.
+    /// placements, workflow, extra; the requirements are those of the lane it came into.
     pub(super) fn read(row: &Row<'_>, requires: Arc<Requirements>) -> Outcome<Self> {
-        Ok(Self { placements: row.get(0)?, workflow: row.get(1)?, requires })
+        Ok(Self { placements: row.get(0)?, workflow: row.get(1)?, extra: row.get(2)?, requires })
     }
 
     pub(super) fn parse(self) -> Outcome<TaskInput> {
@@ -246,9 +256,14 @@ impl RawInput {
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .map_err(|error| corrupt("a list of files", error))?;
+        let extra = self
+            .extra
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(|error| corrupt("what came beside a workflow", error))?;
         let workflow = RawValue::from_string(self.workflow).map_err(|error| corrupt("a workflow", error))?;
         let requires = Arc::unwrap_or_clone(self.requires);
-        Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires, extra: None })
+        Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires, extra })
     }
 }
 
@@ -293,6 +308,16 @@ pub(super) fn asset(row: &Row<'_>) -> Outcome<Asset> {
         mime: row.get(4)?,
         size: row.get(5)?,
         created_at: at(row, 6)?,
+    })
+}
+
+/// A document without its bytes: path, length, created_at, modified_at.
+pub(super) fn document_info(row: &Row<'_>) -> Outcome<DocumentInfo> {
+    Ok(DocumentInfo {
+        path: row.get(0)?,
+        size: row.get(1)?,
+        created_at: at(row, 2)?,
+        modified_at: at(row, 3)?,
     })
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Attempt, Claim, Dialect, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
     Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
 };
 use rusqlite::Connection;
@@ -25,14 +25,18 @@ use super::place::Place;
 use super::readers::Readers;
 use super::state::Settings;
 use super::writer::Writer;
-use super::{lists, open, reads};
+use super::{documents, lists, open, origins, reads};
 use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, EndReply, Error,
-    ListQuery, Options, Page, Position, Result, Store, Submitted, Tidied,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
+    DocumentInfo, EndReply, Error, Hide, ListQuery, Options, OriginPage, OriginQuery, Page, Position, Result,
+    Store, Submitted, Tidied,
 };
 
 /// So many commands may wait for the writer; further callers wait to hand theirs in.
 const COMMANDS: usize = 4096;
+
+/// So many tasks are hidden in one transaction: others wait for it.
+const HIDDEN_AT_ONCE: usize = 500;
 
 /// So many changes a listener may be behind.
 const CHANGES: usize = 4096;
@@ -227,6 +231,37 @@ impl Store for SqliteStore {
         self.read(move |db| lists::list(db, &query)).await
     }
 
+    async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
+        let query = query.clone();
+        self.read(move |db| origins::list(db, &query)).await
+    }
+
+    async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
+        let (tenant, client) = (tenant.clone(), client.map(str::to_owned));
+        self.read(move |db| origins::unfinished(db, &tenant, dialect, client.as_deref())).await
+    }
+
+    async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
+        let mut hidden = 0;
+        match which {
+            Hide::Tasks(tasks) => {
+                for some in tasks.chunks(HIDDEN_AT_ONCE) {
+                    let (tenant, some) = (tenant.clone(), some.to_vec());
+                    hidden += self.write(move |batch| batch.hide(&tenant, dialect, &some)).await?;
+                }
+            }
+            Hide::Ended => loop {
+                let (tenant, limit) = (tenant.clone(), HIDDEN_AT_ONCE as u64);
+                let some = self.write(move |batch| batch.hide_ended(&tenant, dialect, limit)).await?;
+                hidden += some;
+                if some < limit {
+                    break;
+                }
+            },
+        }
+        Ok(hidden)
+    }
+
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
         self.read(move |db| reads::position(db, id)).await
     }
@@ -342,6 +377,38 @@ impl Store for SqliteStore {
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
         let (tenant, filename) = (tenant.clone(), filename.to_owned());
         self.read(move |db| reads::asset_named(db, &tenant, &filename)).await
+    }
+
+    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
+        let tenant = tenant.clone();
+        self.read(move |db| reads::assets(db, &tenant, limit)).await
+    }
+
+    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
+        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
+        self.read(move |db| documents::document(db, &tenant, &space, &path)).await
+    }
+
+    async fn put_document(
+        &self,
+        tenant: &Tenant,
+        space: &str,
+        path: &str,
+        bytes: Vec<u8>,
+        replace: bool,
+    ) -> Result<Option<DocumentInfo>> {
+        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
+        self.write(move |batch| batch.put_document(&tenant, &space, &path, &bytes, replace)).await
+    }
+
+    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
+        let (tenant, space, prefix) = (tenant.clone(), space.to_owned(), prefix.to_owned());
+        self.read(move |db| documents::documents(db, &tenant, &space, &prefix)).await
+    }
+
+    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
+        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
+        self.write(move |batch| batch.delete_document(&tenant, &space, &path)).await
     }
 
     async fn tidy(&self) -> Result<Tidied> {

@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension as _, params};
 
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
-use super::rows::{Numbered, is_told_by_task, json_text};
+use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
 use super::state::{Head, Kept, LaneState};
 use crate::{Error, Submitted};
 
@@ -25,6 +25,7 @@ impl Batch<'_> {
         let (task, event) = transition::submit(new, self.now, rank, cost_ms);
         let placements =
             (!new.input.placements.is_empty()).then(|| json_text(&new.input.placements)).transpose()?;
+        let extra = opt_json_text(new.input.extra.as_ref())?;
 
         let no = self.state.next_no;
         if !self.insert_task(no, &task)? {
@@ -36,9 +37,9 @@ impl Batch<'_> {
         let kept = self.clock(&new.tenant)?;
         kept.value.enter(head, new.priority, cost_ms);
         kept.changed = true;
-        let sql = "INSERT INTO input (no, lane, placements, workflow) VALUES (?, ?, ?, ?)";
+        let sql = "INSERT INTO input (no, lane, placements, workflow, extra) VALUES (?, ?, ?, ?, ?)";
         let workflow = new.input.workflow.get();
-        self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow))?;
+        self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow, extra))?;
         if is_told_by_task(&event) {
             self.changed(event.task, event.n);
         } else {

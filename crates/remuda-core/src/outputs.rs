@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Sha256;
+use crate::{Sha256, TaskId};
+
+/// The folder that holds one folder for every task.
+const ROOT: &str = "remuda";
 
 /// One file of a result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,6 +33,32 @@ pub struct OutputFile {
     pub sha256: Sha256,
 }
 
+impl OutputFile {
+    /// The folder under which it is shown to clients that know files by their names at ComfyUI: one of its task's own, so
+    /// that the name alone says where the file is, whichever worker made it.
+    pub fn shown_subfolder(&self, task: TaskId) -> String {
+        Self::shown(task, &self.subfolder)
+    }
+
+    /// … for a file of the task in this folder.
+    pub fn shown(task: TaskId, subfolder: &str) -> String {
+        let own = format!("{ROOT}/{task}");
+        let inside =
+            subfolder == own || subfolder.strip_prefix(&own).is_some_and(|rest| rest.starts_with('/'));
+        match subfolder.trim_matches('/') {
+            _ if inside => subfolder.to_owned(),
+            "" => own,
+            other => format!("{own}/{other}"),
+        }
+    }
+
+    /// The task in whose folder a file is shown.
+    pub fn task_of(subfolder: &str) -> Option<TaskId> {
+        let rest = subfolder.strip_prefix(ROOT)?.strip_prefix('/')?;
+        rest.split('/').next()?.parse().ok()
+    }
+}
+
 /// What a completed task left.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
@@ -42,4 +71,21 @@ pub struct TaskResult {
     /// Parts of the graph that ComfyUI refused while it ran the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_errors: Option<serde_json::Value>,
+}
+
+impl TaskResult {
+    /// The file that is shown under these names.
+    pub fn find(
+        &self,
+        task: TaskId,
+        filename: &str,
+        subfolder: &str,
+        file_type: &str,
+    ) -> Option<&OutputFile> {
+        self.files.iter().find(|file| {
+            file.filename == filename
+                && file.file_type == file_type
+                && file.shown_subfolder(task) == subfolder.trim_end_matches('/')
+        })
+    }
 }

@@ -7,6 +7,7 @@
 mod fingerprint;
 mod placements;
 mod refusal;
+pub mod uploads;
 mod verdict;
 mod words;
 mod workers;

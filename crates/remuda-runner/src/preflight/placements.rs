@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use comfyui::Workflow;
 use comfyui::workflow::Input;
-use remuda_core::{Placement, Sha256, Tenant};
+use remuda_core::{OutputFile, Placement, Sha256, Tenant};
 use remuda_store::{Asset, Store};
 
 use super::refusal::{PreflightError, Refusal, RefusalKind};
+use super::uploads::{annotation, kept_name, straight};
 
 /// How a graph names an uploaded file by its content.
 const BY_CONTENT: &str = "asset:";
@@ -34,12 +35,12 @@ pub(super) async fn find(
     inputs: &BTreeMap<String, String>,
     upload_inputs: &BTreeSet<(String, String)>,
 ) -> Result<Vec<Placement>, PreflightError> {
-    let mut found: BTreeMap<(String, String), Asset> = BTreeMap::new();
+    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
     for (place, value) in inputs {
         let (node, input) = split(workflow, place)?;
-        let asset = named(store, tenant, value).await?;
-        let asset = asset.ok_or_else(|| no_asset(&node, &input, value))?;
-        found.insert((node, input), asset);
+        let file = named(store, tenant, value).await?;
+        let file = file.ok_or_else(|| no_asset(&node, &input, value))?;
+        found.insert((node, input), file);
     }
     // Collected first: what borrows the graph must not live across an await.
     for (node, input, value, by_content) in literals(workflow, upload_inputs) {
@@ -47,8 +48,8 @@ pub(super) async fn find(
             continue;
         }
         match named(store, tenant, &value).await? {
-            Some(asset) => {
-                found.insert((node, input), asset);
+            Some(file) => {
+                found.insert((node, input), file);
             }
             None if by_content => return Err(no_asset(&node, &input, &value).into()),
             // A file of the worker's own.
@@ -59,14 +60,35 @@ pub(super) async fn find(
         let message = format!("the graph names {} files; {MOST} are possible", found.len());
         return Err(Refusal::new(RefusalKind::BadInput, message).into());
     }
-    let placements = found.into_iter().map(|((node_id, input), asset)| Placement {
+    let placements = found.into_iter().map(|((node_id, input), file)| Placement {
         node_id,
         input,
-        sha256: asset.sha256,
-        key: asset.key,
-        filename: asset.filename,
+        sha256: file.sha256,
+        key: file.key,
+        filename: file.filename,
     });
     Ok(placements.collect())
+}
+
+/// A file of the tenant's that a graph names.
+struct Found {
+    sha256: Sha256,
+    key: String,
+    filename: String,
+}
+
+impl From<Asset> for Found {
+    fn from(asset: Asset) -> Self {
+        // ComfyUI's nodes go by the ending, which `[temp]` would hide.
+        let filename = annotation(&asset.filename).0.to_owned();
+        Self { sha256: asset.sha256, key: asset.key, filename }
+    }
+}
+
+impl From<&OutputFile> for Found {
+    fn from(file: &OutputFile) -> Self {
+        Self { sha256: file.sha256, key: file.key.clone(), filename: file.filename.clone() }
+    }
 }
 
 /// `node.input`. Ids and names may have dots of their own, so the graph decides.
@@ -117,20 +139,51 @@ fn literals(
     found
 }
 
+/// An upload by its content or its name, or a file that an earlier task of the tenant made.
 async fn named(
     store: &Arc<dyn Store>,
     tenant: &Tenant,
     value: &str,
-) -> Result<Option<Asset>, remuda_store::Error> {
-    match value.strip_prefix(BY_CONTENT) {
-        Some(hash) => match hash.parse() {
-            Ok(sha256) => store.asset(tenant, sha256).await,
-            Err(_) => Ok(None),
-        },
-        // No upload is called so, and not every store takes such a text.
-        None if value.chars().any(char::is_control) => Ok(None),
-        None => store.asset_named(tenant, value).await,
+) -> Result<Option<Found>, remuda_store::Error> {
+    if let Some(hash) = value.strip_prefix(BY_CONTENT) {
+        let Ok(sha256) = hash.parse() else { return Ok(None) };
+        return Ok(store.asset(tenant, sha256).await?.map(Found::from));
     }
+    // No upload is called so, and not every store takes such a text.
+    if value.chars().any(char::is_control) {
+        return Ok(None);
+    }
+    // An upload through our own API may have any name, also one that looks like a path.
+    if let Some(asset) = store.asset_named(tenant, value).await? {
+        return Ok(Some(asset.into()));
+    }
+    let (path, kind) = annotation(value);
+    let kind = kind.unwrap_or("input");
+    let Some(path) = straight(path) else { return Ok(None) };
+    if kind != "input"
+        && let Some(file) = made(store, tenant, &path, kind).await?
+    {
+        return Ok(Some(file));
+    }
+    let name = kept_name(&path, kind);
+    if name == value {
+        return Ok(None);
+    }
+    Ok(store.asset_named(tenant, &name).await?.map(Found::from))
+}
+
+/// A file of a task, by the name under which it is shown.
+async fn made(
+    store: &Arc<dyn Store>,
+    tenant: &Tenant,
+    path: &str,
+    kind: &str,
+) -> Result<Option<Found>, remuda_store::Error> {
+    let Some((subfolder, filename)) = path.rsplit_once('/') else { return Ok(None) };
+    let Some(id) = OutputFile::task_of(subfolder) else { return Ok(None) };
+    let task = store.task(id).await?.filter(|task| task.tenant == *tenant);
+    let result = task.and_then(|task| task.result);
+    Ok(result.and_then(|result| result.find(id, filename, subfolder, kind).map(Found::from)))
 }
 
 fn no_asset(node: &str, input: &str, value: &str) -> Refusal {

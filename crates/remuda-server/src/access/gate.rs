@@ -6,12 +6,14 @@ use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
-use remuda_core::ApiKey;
+use http::{Method, StatusCode};
+use remuda_core::{ApiKey, KeyRecord};
 use subtle::ConstantTimeEq as _;
 
 use crate::access::Caller;
 use crate::access::keys::Keys;
+use crate::access::page;
+use crate::access::presented::{Way, changes_something, presented, token, unauthorized};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
 
@@ -48,53 +50,66 @@ pub(crate) async fn gate(
         return Ok(next.run(request).await);
     }
     if path.starts_with(INTERNAL) {
-        let presented = presented(request.headers())?.unwrap_or_default();
-        let expected = &state.installation().await?.cluster_key;
-        if !bool::from(presented.as_bytes().ct_eq(expected.as_bytes())) {
+        let installation = state.installation().await?;
+        let shown = presented(request.uri(), request.headers(), &page::cookie_name(installation))?;
+        let shown = shown.filter(|shown| shown.way == Way::Chosen).map(|shown| shown.key).unwrap_or_default();
+        let expected = &installation.cluster_key;
+        if !bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) {
             return Err(unauthorized("this route is for other gateways of the installation"));
         }
         request.extensions_mut().insert(ClusterCaller);
         return Ok(next.run(request).await);
     }
     let keys = state.keys.current().await?;
-    let caller = caller(&state, &keys, &request)?;
+    let cookie = page::cookie_name(state.installation().await?);
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    if uri.path() == "/"
+        && *method == Method::GET
+        && let Some(token) = token(uri)
+    {
+        let known = known(&keys, &token);
+        return Ok(match known {
+            Ok(_) => page::remember(&cookie, &token, page::is_secure(state.public_url.as_ref(), headers)),
+            Err(error) if page::wants_page(method, uri, headers) => page::ask(error),
+            Err(error) => return Err(error),
+        });
+    }
+    let caller = match caller(&state, &keys, &cookie, &request) {
+        Err(error) if error.status == StatusCode::UNAUTHORIZED && page::wants_page(method, uri, headers) => {
+            return Ok(page::ask(error));
+        }
+        caller => caller?,
+    };
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }
 
-fn caller(state: &AppState, keys: &Keys, request: &Request) -> ApiResult<Caller> {
-    match presented(request.headers())? {
-        Some(presented) => match keys.find(&ApiKey::presented(presented)) {
-            Some(record) => Ok(Caller::of_key(record)),
-            None => Err(unauthorized("this key is not known, or was revoked")),
-        },
-        None if keys.is_empty() => {
+fn caller(state: &AppState, keys: &Keys, cookie: &str, request: &Request) -> ApiResult<Caller> {
+    let headers = request.headers();
+    let mut shown = presented(request.uri(), headers, cookie)?;
+    if keys.is_empty() {
+        // A cookie of earlier days is nothing that anybody shows.
+        shown = shown.filter(|shown| shown.way != Way::Cookie);
+    }
+    let Some(shown) = shown else {
+        if keys.is_empty() {
             let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
             let peer =
                 peer.ok_or_else(|| ApiError::internal("a request came without the address of its sender"))?;
-            state.hosts.check(peer.0.ip(), request.uri(), request.headers())?;
-            Ok(Caller::local())
+            state.hosts.check(peer.0.ip(), request.uri(), headers)?;
+            return Ok(Caller::local());
         }
-        None => Err(unauthorized("a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY")),
+        return Err(unauthorized("a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"));
+    };
+    let record = known(keys, &shown.key)?;
+    if shown.way != Way::Chosen && changes_something(request.method(), headers) {
+        // Any page can make a browser send this; only a page of ours may.
+        state.hosts.check_page(request.uri(), headers, shown.way == Way::Cookie)?;
     }
+    Ok(Caller::of_key(record))
 }
 
-/// The key that the request shows.
-fn presented(headers: &HeaderMap) -> ApiResult<Option<String>> {
-    if let Some(value) = headers.get(header::AUTHORIZATION) {
-        let text = value.to_str().unwrap_or_default();
-        let (scheme, key) = text.split_once(' ').unwrap_or((text, ""));
-        if !scheme.eq_ignore_ascii_case("bearer") || key.trim().is_empty() {
-            return Err(unauthorized("Authorization must be: Bearer KEY"));
-        }
-        return Ok(Some(key.trim().to_owned()));
-    }
-    match headers.get("x-api-key").map(|value| value.to_str().unwrap_or_default().trim()) {
-        Some("") => Err(unauthorized("X-API-Key is empty")),
-        key => Ok(key.map(str::to_owned)),
-    }
-}
-
-fn unauthorized(error: &str) -> ApiError {
-    ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", error)
+fn known<'a>(keys: &'a Keys, key: &str) -> ApiResult<&'a KeyRecord> {
+    keys.find(&ApiKey::presented(key.to_owned()))
+        .ok_or_else(|| unauthorized("this key is not known, or was revoked"))
 }

@@ -21,6 +21,8 @@ pub(crate) struct Hosts {
     insecure: bool,
     names: BTreeSet<String>,
     origins: BTreeSet<String>,
+    /// Origins of pages that are served by this installation, whatever a proxy in front of it makes of the host.
+    own: BTreeSet<String>,
 }
 
 impl Hosts {
@@ -30,6 +32,7 @@ impl Hosts {
         let listed = options.allowed_hosts.iter().map(|name| name.to_ascii_lowercase());
         Self {
             insecure: options.insecure,
+            own: urls.into_iter().flatten().map(|url| url.origin().ascii_serialization()).collect(),
             names: own.chain(listed).collect(),
             origins: options
                 .cors_origins
@@ -66,6 +69,25 @@ impl Hosts {
         }
     }
 
+    /// Whether a request whose key a browser added by itself comes from a page of ours. Without an origin it does not,
+    /// unless programs that are no browsers show their keys in the same way (`strict`).
+    pub(crate) fn check_page(&self, uri: &Uri, headers: &HeaderMap, strict: bool) -> Result<(), ApiError> {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let host = host.or_else(|| uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
+        let site = headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or_default());
+        let ours = match headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("null")) {
+            Some(origin) => {
+                self.own.contains(origin) || self.origins.contains(origin) || is_of_host(origin, host)
+            }
+            None => site == Some("same-origin") || (!strict && site.is_none()),
+        };
+        if ours {
+            return Ok(());
+        }
+        let error = "with a key that the browser keeps, only pages of this server may do this; send the key in a header";
+        Err(ApiError::forbidden("foreign_origin", error))
+    }
+
     fn is_ours(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let name = name.strip_suffix('.').unwrap_or(&name);
@@ -79,11 +101,16 @@ impl Hosts {
         if self.origins.contains(ANY_ORIGIN) || self.origins.contains(origin) {
             return true;
         }
-        let Ok(url) = Url::parse(origin) else { return false };
-        let Some(name) = url.host_str() else { return false };
-        let port = url.port().map_or(String::new(), |port| format!(":{port}"));
-        !host.is_empty() && host.eq_ignore_ascii_case(&format!("{name}{port}"))
+        is_of_host(origin, host)
     }
+}
+
+/// Whether an origin names the host that was asked.
+fn is_of_host(origin: &str, host: &str) -> bool {
+    let Ok(url) = Url::parse(origin) else { return false };
+    let Some(name) = url.host_str() else { return false };
+    let port = url.port().map_or(String::new(), |port| format!(":{port}"));
+    !host.is_empty() && host.eq_ignore_ascii_case(&format!("{name}{port}"))
 }
 
 /// A `Host` without its port.
@@ -105,6 +132,7 @@ mod tests {
             insecure: false,
             names: ["gpu.lan".to_owned()].into(),
             origins: ["https://app.example".to_owned()].into(),
+            own: BTreeSet::new(),
         };
         let mut headers = HeaderMap::new();
         headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
@@ -113,6 +141,33 @@ mod tests {
         }
         let uri = Uri::from_static("/api/v1/tasks");
         hosts.check(peer.parse().unwrap(), &uri, &headers).map_err(|error| error.body.code)
+    }
+
+    #[test]
+    fn what_a_browser_adds_by_itself_counts_only_for_our_own_pages() {
+        let hosts = Hosts {
+            insecure: false,
+            names: BTreeSet::new(),
+            origins: ["*".to_owned(), "https://app.example".to_owned()].into(),
+            own: ["https://render.example".to_owned()].into(),
+        };
+        let check = |strict: bool, more: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("gpu.lan:8080"));
+            for (name, value) in more {
+                headers.insert(*name, HeaderValue::from_static(value));
+            }
+            hosts.check_page(&Uri::from_static("/prompt"), &headers, strict).is_ok()
+        };
+        for origin in ["http://gpu.lan:8080", "https://render.example", "https://app.example"] {
+            assert!(check(true, &[("origin", origin)]), "{origin}");
+        }
+        for origin in ["http://gpu.lan", "http://evil.example", "null", "http://gpu.lan:8081"] {
+            assert!(!check(true, &[("origin", origin)]) && !check(false, &[("origin", origin)]), "{origin}");
+        }
+        assert!(check(true, &[("sec-fetch-site", "same-origin")]));
+        assert!(!check(false, &[("sec-fetch-site", "cross-site")]));
+        assert!(!check(true, &[]) && check(false, &[]));
     }
 
     #[test]

@@ -4,6 +4,8 @@ mod caller;
 mod gate;
 mod hosts;
 mod keys;
+mod page;
+mod presented;
 
 pub(crate) use caller::{AdminCaller, Caller, ReadCaller, SubmitCaller, WorkerCaller};
 pub(crate) use gate::{ClusterCaller, gate};

@@ -6,9 +6,6 @@
 use remuda_core::{OutputFile, Task, TaskId, TaskResult};
 use serde_json::Value;
 
-/// The folder that holds one folder for every task.
-const ROOT: &str = "remuda";
-
 /// What the client calls the task.
 pub(crate) fn prompt_id(task: &Task) -> String {
     let external = task.origin.as_ref().and_then(|origin| origin.external_id.clone());
@@ -28,19 +25,12 @@ pub(crate) fn is_prompt_id(text: &str) -> bool {
 
 /// The folder under which a file of a task is shown.
 pub(crate) fn shown_subfolder(task: TaskId, subfolder: &str) -> String {
-    let own = format!("{ROOT}/{task}");
-    let inside = subfolder == own || subfolder.strip_prefix(&own).is_some_and(|rest| rest.starts_with('/'));
-    match subfolder.trim_matches('/') {
-        _ if inside => subfolder.to_owned(),
-        "" => own,
-        other => format!("{own}/{other}"),
-    }
+    OutputFile::shown(task, subfolder)
 }
 
 /// The task whose folder this is in.
 pub(crate) fn task_of(subfolder: &str) -> Option<TaskId> {
-    let rest = subfolder.strip_prefix(ROOT)?.strip_prefix('/')?;
-    rest.split('/').next()?.parse().ok()
+    OutputFile::task_of(subfolder)
 }
 
 /// `outputs` as a client sees them: every file in the folder of its task.
@@ -70,11 +60,7 @@ pub(crate) fn find_file<'a>(
     subfolder: &str,
     file_type: &str,
 ) -> Option<&'a OutputFile> {
-    result.files.iter().find(|file| {
-        file.filename == filename
-            && file.file_type == file_type
-            && shown_subfolder(task, &file.subfolder) == subfolder.trim_end_matches('/')
-    })
+    result.find(task, filename, subfolder, file_type)
 }
 
 #[cfg(test)]

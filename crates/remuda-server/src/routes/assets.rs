@@ -193,7 +193,7 @@ pub(crate) async fn asset(
 }
 
 /// A stream whose pieces may take only so long.
-pub(super) fn timely(
+pub(crate) fn timely(
     pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send,
     patience: Duration,
 ) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
@@ -225,7 +225,7 @@ fn usable(name: &str) -> ApiResult<String> {
 }
 
 /// What the client says, unless it says nothing; then what the name says.
-fn mime(said: Option<&str>, filename: &str) -> String {
+pub(crate) fn mime(said: Option<&str>, filename: &str) -> String {
     let said = said.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
     let vague = ["", "application/octet-stream", "application/x-www-form-urlencoded"];
     let plausible = |kind: &String| {

@@ -39,15 +39,15 @@ const NOT_ATTR: &AsciiSet = &CONTROLS
 
 /// A file that may be sent to whoever asked.
 #[derive(Debug)]
-pub(super) struct Sendable {
-    pub(super) key: String,
-    pub(super) filename: String,
-    pub(super) mime: String,
-    pub(super) size: i64,
-    pub(super) sha256: Sha256,
+pub(crate) struct Sendable {
+    pub(crate) key: String,
+    pub(crate) filename: String,
+    pub(crate) mime: String,
+    pub(crate) size: i64,
+    pub(crate) sha256: Sha256,
 }
 
-pub(super) async fn send(
+pub(crate) async fn send(
     state: &AppState,
     method: &Method,
     asked: &HeaderMap,

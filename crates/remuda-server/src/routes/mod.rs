@@ -16,6 +16,8 @@ mod submit;
 mod worker_side;
 mod workers;
 
+pub(crate) use assets::{mime, timely};
+pub(crate) use download::{Sendable, send};
 pub(crate) use health::{live, ready};
 pub(crate) use index::described;
 pub(crate) use metrics::scrape;

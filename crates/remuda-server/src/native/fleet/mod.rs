@@ -5,7 +5,7 @@ mod ask;
 use axum::Router;
 use remuda_core::OwnerId;
 
-pub(crate) use ask::Asker;
+pub(crate) use ask::{Asker, Driven};
 
 use crate::state::AppState;
 

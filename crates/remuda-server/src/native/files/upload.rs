@@ -1,0 +1,211 @@
+//! `POST /upload/image` and `POST /upload/mask`: files that graphs read. They are kept here and put on whichever worker runs
+//! the graph.
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use remuda_core::{Sha256, Tenant};
+use remuda_runner::preflight::uploads::{kept_name, straight};
+use remuda_store::Asset;
+use serde_json::json;
+
+use super::form::{self, Content, Form, Keep};
+use super::mask::put_on;
+use crate::access::SubmitCaller;
+use crate::error::{ApiError, ApiResult};
+use crate::routes;
+use crate::state::AppState;
+
+/// The longest name of a file or a folder, in bytes.
+const MAX_NAME: usize = 255;
+
+/// … and of all of them together.
+const MAX_PATH: usize = 1024;
+
+/// So many names are tried for a file whose name is taken.
+const MOST_NAMES: u32 = 10_000;
+
+/// `POST /upload/image`
+pub(super) async fn image(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    request: Request,
+) -> ApiResult<Response> {
+    let _permit = state.permits.upload()?;
+    let form = match form::read(&state, request, Keep::Stored).await {
+        Ok(form) => form,
+        Err(refusal) => return Ok(refusal.into_response()),
+    };
+    let Content::Stored { key, sha256, size } = &form.image.content else {
+        return Err(ApiError::internal("an upload was not kept"));
+    };
+    let content = Kept { key: key.clone(), sha256: *sha256, size: *size };
+    let mime = routes::mime(form.image.mime.as_deref(), &form.image.filename);
+    name_it(&state, &caller.tenant, &form, content, mime).await
+}
+
+/// `POST /upload/mask`
+pub(super) async fn mask(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    request: Request,
+) -> ApiResult<Response> {
+    let _permit = state.permits.upload()?;
+    let form = match form::read(&state, request, Keep::InMemory).await {
+        Ok(form) => form,
+        Err(refusal) => return Ok(refusal.into_response()),
+    };
+    let Content::InMemory(mask) = &form.image.content else {
+        return Err(ApiError::internal("a mask was not read"));
+    };
+    let original = form.text("original_ref").unwrap_or_default();
+    let Some(png) = put_on(&state, &caller.tenant, original, mask.clone()).await? else {
+        return Ok(StatusCode::BAD_REQUEST.into_response());
+    };
+    let bytes = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(png))]);
+    let (key, stored) = state.files.put_content_addressed(bytes, None).await?;
+    let content = Kept { key: key.to_string(), sha256: Sha256(stored.sha256.0), size: stored.size };
+    name_it(&state, &caller.tenant, &form, content, "image/png".to_owned()).await
+}
+
+/// Bytes in the file store.
+struct Kept {
+    key: String,
+    sha256: Sha256,
+    size: u64,
+}
+
+/// Makes an upload of what was kept, under the name that the form asks for or the next one that is free.
+async fn name_it(
+    state: &AppState,
+    tenant: &Tenant,
+    form: &Form,
+    content: Kept,
+    mime: String,
+) -> ApiResult<Response> {
+    let refused = Ok(StatusCode::BAD_REQUEST.into_response());
+    let kind = match form.text("type") {
+        None => "input",
+        Some(kind @ ("input" | "temp" | "output")) => kind,
+        Some(_) => return refused,
+    };
+    let overwrite = matches!(form.text("overwrite"), Some("true" | "1"));
+    let subfolder = form.text("subfolder").unwrap_or_default();
+    let Some(mut upload) = Named::new(subfolder, &form.image.filename, kind) else { return refused };
+    let mut same = false;
+    if !overwrite {
+        // Two uploads at the same moment may take the same name; then the later one has it.
+        while let Some(there) = state.store.asset_named(tenant, &upload.kept).await? {
+            same = there.sha256 == content.sha256;
+            if same {
+                break;
+            }
+            match upload.next() {
+                Some(next) => upload = next,
+                None => return refused,
+            }
+        }
+    }
+    if !same {
+        let asset = Asset {
+            tenant: tenant.clone(),
+            sha256: content.sha256,
+            key: content.key,
+            filename: upload.kept,
+            mime,
+            size: i64::try_from(content.size).unwrap_or(i64::MAX),
+            created_at: Timestamp::now(),
+        };
+        state.store.add_asset(asset).await?;
+    }
+    Ok(Json(json!({"name": upload.name, "subfolder": subfolder, "type": kind})).into_response())
+}
+
+/// A name for an upload.
+#[derive(Debug, PartialEq, Eq)]
+struct Named<'a> {
+    subfolder: &'a str,
+    filename: &'a str,
+    kind: &'a str,
+    number: u32,
+    /// What the client is told.
+    name: String,
+    /// What it is kept as.
+    kept: String,
+}
+
+impl<'a> Named<'a> {
+    /// `None` when it leaves the folder, or cannot be a name.
+    fn new(subfolder: &'a str, filename: &'a str, kind: &'a str) -> Option<Self> {
+        Self::numbered(subfolder, filename, kind, 0)
+    }
+
+    /// `name (1).ext`, `name (2).ext` and so on.
+    fn next(&self) -> Option<Self> {
+        Self::numbered(self.subfolder, self.filename, self.kind, self.number + 1)
+    }
+
+    fn numbered(subfolder: &'a str, filename: &'a str, kind: &'a str, number: u32) -> Option<Self> {
+        let name = match number {
+            0 => filename.to_owned(),
+            _ => {
+                let (stem, ending) = split_ending(filename);
+                format!("{stem} ({number}){ending}")
+            }
+        };
+        if subfolder.starts_with('/') || name.ends_with('/') || number > MOST_NAMES {
+            return None;
+        }
+        let path = straight(&format!("{subfolder}/{name}").trim_start_matches('/'))?;
+        let fits = |part: &str| part.len() <= MAX_NAME;
+        if path.is_empty() || path.len() > MAX_PATH || !path.split('/').all(fits) {
+            return None;
+        }
+        let kept = kept_name(&path, kind);
+        Some(Self { subfolder, filename, kind, number, name, kept })
+    }
+}
+
+/// The ending includes its dot; dots at the start of the name do not count.
+fn split_ending(name: &str) -> (&str, &str) {
+    let file = name.rfind('/').map_or(0, |slash| slash + 1);
+    let first = name[file..].find(|c| c != '.').map_or(name.len(), |at| file + at);
+    match name[first..].rfind('.') {
+        Some(dot) => name.split_at(first + dot),
+        None => (name, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_their_folder() {
+        let kept = |subfolder: &str, name: &str| Named::new(subfolder, name, "input").map(|named| named.kept);
+        assert_eq!(kept("", "a.png").as_deref(), Some("a.png"));
+        assert_eq!(kept("sub/deeper", "a.png").as_deref(), Some("sub/deeper/a.png"));
+        assert_eq!(kept("sub/", "x/a.png").as_deref(), Some("sub/x/a.png"));
+        assert_eq!(kept("sub", "../a.png").as_deref(), Some("a.png"), "as ComfyUI resolves it");
+        let long = "n".repeat(300);
+        for (subfolder, name) in [
+            ("", "../evil.png"),
+            ("../../etc", "a.png"),
+            ("/tmp", "a.png"),
+            ("", ".."),
+            ("", "."),
+            ("", "a/"),
+            ("", &long),
+        ] {
+            assert_eq!(kept(subfolder, name), None, "{subfolder:?} {name:?}");
+        }
+        let temp = Named::new("s", "a.png", "temp").unwrap();
+        assert_eq!(temp.kept, "s/a.png [temp]");
+        let second = temp.next().unwrap().next().unwrap();
+        assert_eq!((second.name.as_str(), second.kept.as_str()), ("a (2).png", "s/a (2).png [temp]"));
+        assert_eq!(Named::new("", ".hidden", "input").unwrap().next().unwrap().name, ".hidden (1)");
+    }
+}

@@ -1,0 +1,112 @@
+//! `/users` and `/settings`. Every setting is a document of its own, so that two changes at once never undo each other.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, StatusCode};
+use remuda_core::Tenant;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::{LONGEST, LONGEST_NAME};
+use crate::access::{ReadCaller, SubmitCaller};
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{ApiPath, read_body};
+use crate::state::AppState;
+
+/// The collection that settings are in.
+const SPACE: &str = "settings";
+
+/// So many settings are read at once.
+const AT_ONCE: usize = 8;
+
+/// So many one request may change.
+const MOST: usize = 10_000;
+
+/// `GET /users`: one user per tenant, whose things are kept here.
+pub(super) async fn users(_caller: ReadCaller) -> Response {
+    Json(json!({"storage": "server", "migrated": true})).into_response()
+}
+
+/// `GET /settings`
+pub(super) async fn all(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+) -> ApiResult<Json<BTreeMap<String, Box<RawValue>>>> {
+    let names = state.store.documents(&caller.tenant, SPACE, "").await?;
+    let read = stream::iter(names.into_iter().map(|info| info.path)).map(|name| {
+        let (state, tenant) = (&state, &caller.tenant);
+        async move { Ok::<_, ApiError>((setting(state, tenant, &name).await?, name)) }
+    });
+    let read: Vec<_> = read.buffer_unordered(AT_ONCE).try_collect().await?;
+    // One may have gone meanwhile.
+    let settings = read.into_iter().filter_map(|(value, name)| Some((name, value?)));
+    Ok(Json(settings.collect()))
+}
+
+/// `GET /settings/{id}`: what was never set is null.
+pub(super) async fn one(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+    ApiPath(id): ApiPath<String>,
+) -> ApiResult<Response> {
+    if !is_name(&id) {
+        return Ok(StatusCode::BAD_REQUEST.into_response());
+    }
+    Ok(Json(setting(&state, &caller.tenant, &id).await?).into_response())
+}
+
+/// `POST /settings`: those named are changed, the others stay.
+pub(super) async fn change_all(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiResult<StatusCode> {
+    let bytes = read_body(&headers, body, LONGEST, state.limits.body_time).await?;
+    let Ok(settings) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(&bytes) else {
+        return Ok(StatusCode::BAD_REQUEST);
+    };
+    if settings.len() > MOST || !settings.keys().all(|name| is_name(name)) {
+        return Ok(StatusCode::BAD_REQUEST);
+    }
+    for (name, value) in settings {
+        keep(&state, &caller.tenant, &name, &value).await?;
+    }
+    Ok(StatusCode::OK)
+}
+
+/// `POST /settings/{id}`
+pub(super) async fn change_one(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    ApiPath(id): ApiPath<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> ApiResult<StatusCode> {
+    let bytes = read_body(&headers, body, LONGEST, state.limits.body_time).await?;
+    match serde_json::from_slice::<Box<RawValue>>(&bytes) {
+        Ok(value) if is_name(&id) => keep(&state, &caller.tenant, &id, &value).await?,
+        _ => return Ok(StatusCode::BAD_REQUEST),
+    }
+    Ok(StatusCode::OK)
+}
+
+async fn setting(state: &AppState, tenant: &Tenant, name: &str) -> ApiResult<Option<Box<RawValue>>> {
+    let document = state.store.document(tenant, SPACE, name).await?;
+    // What cannot be read is as good as not set.
+    Ok(document.and_then(|document| serde_json::from_slice(&document.bytes).ok()))
+}
+
+async fn keep(state: &AppState, tenant: &Tenant, name: &str, value: &RawValue) -> ApiResult<()> {
+    state.store.put_document(tenant, SPACE, name, value.get().as_bytes().to_vec(), true).await?;
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_control)
+}

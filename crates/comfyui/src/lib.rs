@@ -39,8 +39,8 @@ pub use queue::{Queue, QueueItem, Whereabouts};
 pub use userdata::UserFile;
 pub use version::{Capabilities, ParseVersionError, Version};
 pub use watch::{
-    Event, ExecutionFailure, GaveUp, Interruption, Lost, NodeState, Outcome, Session, SessionOptions,
-    Success, Watch,
+    Event, ExecutionFailure, GaveUp, Interruption, Lost, NodeState, Outcome, Raw, Session, SessionOptions,
+    Success, Watch, WatchOptions,
 };
 pub use workflow::Workflow;
 

@@ -27,15 +27,15 @@ use crate::workflow::Workflow;
 /// assert_eq!(request.prompt_id().as_str().len(), 36);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PromptRequest {
     workflow: Workflow,
     prompt_id: PromptId,
     client_id: Option<ClientId>,
     number: Option<f64>,
     front: bool,
-    extra_data: Map<String, Value>,
-    marker: Option<String>,
+    extra_data: IndexMap<String, Box<RawValue>>,
+    marker: Option<(String, Value)>,
     targets: Option<Vec<String>>,
     resend_within: Option<Duration>,
 }
@@ -50,7 +50,7 @@ impl PromptRequest {
             client_id: None,
             number: None,
             front: false,
-            extra_data: Map::new(),
+            extra_data: IndexMap::new(),
             marker: None,
             targets: None,
             resend_within: None,
@@ -98,7 +98,17 @@ impl PromptRequest {
     /// One key of `extra_data`, which comes back in the queue and the history.
     #[must_use]
     pub fn extra(mut self, key: &str, value: Value) -> Self {
-        self.extra_data.insert(key.to_owned(), value);
+        // Text keys and finite numbers are all that a value can have: it can be written.
+        if let Ok(value) = serde_json::value::to_raw_value(&value) {
+            self.extra_data.insert(key.to_owned(), value);
+        }
+        self
+    }
+
+    /// Several keys of `extra_data`, which go out byte for byte.
+    #[must_use]
+    pub fn extra_data(mut self, extra: impl IntoIterator<Item = (String, Box<RawValue>)>) -> Self {
+        self.extra_data.extend(extra);
         self
     }
 
@@ -106,7 +116,7 @@ impl PromptRequest {
     /// looked up by this value after doubt. It must be unique.
     #[must_use]
     pub fn marker(mut self, key: &str, value: Value) -> Self {
-        self.marker = Some(key.to_owned());
+        self.marker = Some((key.to_owned(), value.clone()));
         self.extra(key, value)
     }
 
@@ -168,8 +178,8 @@ impl PromptRequest {
             number: Option<f64>,
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             front: bool,
-            #[serde(skip_serializing_if = "Map::is_empty")]
-            extra_data: &'a Map<String, Value>,
+            #[serde(skip_serializing_if = "IndexMap::is_empty")]
+            extra_data: &'a IndexMap<String, Box<RawValue>>,
             #[serde(skip_serializing_if = "Option::is_none")]
             partial_execution_targets: Option<&'a [String]>,
         }
@@ -195,6 +205,20 @@ impl PromptRequest {
             what: "POST /prompt".into(),
             detail: format!("the request cannot be written as JSON: {error}"),
         })
+    }
+}
+
+impl fmt::Debug for PromptRequest {
+    /// Of `extra_data` only the keys: it can hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromptRequest")
+            .field("prompt_id", &self.prompt_id)
+            .field("client_id", &self.client_id)
+            .field("number", &self.number)
+            .field("front", &self.front)
+            .field("extra_data", &self.extra_data.keys().collect::<Vec<_>>())
+            .field("targets", &self.targets)
+            .finish_non_exhaustive()
     }
 }
 
@@ -411,8 +435,8 @@ impl Client {
             let found = if own_id {
                 let place = self.find(&request.prompt_id).await?;
                 (!matches!(place, Whereabouts::Absent)).then(|| request.prompt_id.clone())
-            } else if let Some(key) = &request.marker {
-                self.find_marked(key, &request.extra_data[key]).await?
+            } else if let Some((key, value)) = &request.marker {
+                self.find_marked(key, value).await?
             } else {
                 return Err(Error::Unsupported { what: "finding a prompt without a marker", version: None });
             };

@@ -1,15 +1,23 @@
-//! Live frames of running tasks: progress and previews, in memory only.
+//! Live frames of running tasks: progress, previews and ComfyUI's own messages, in memory only.
 //!
 //! Frames are best effort and bounded. What must not be missed is an event of the store.
 
+mod messages;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use remuda_core::{AttemptNo, TaskId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
+
+pub(crate) use messages::Mailbox;
+pub use messages::Messages;
+use messages::{LINGER, Story};
 
 /// How many frames a slow reader may be behind before it misses some.
 const BACKLOG: usize = 64;
@@ -29,6 +37,12 @@ pub struct Frame {
     pub attempt: AttemptNo,
     /// What it shows.
     pub what: FrameKind,
+}
+
+impl AsRef<Frame> for Frame {
+    fn as_ref(&self) -> &Frame {
+        self
+    }
 }
 
 /// What a frame shows.
@@ -76,10 +90,21 @@ pub enum FrameKind {
     },
 }
 
+/// What was said of ended attempts may take so many bytes for who comes late; the oldest go first.
+const LINGERING: usize = 64 << 20;
+
 /// Hands frames of running tasks to whoever follows them in this process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct FrameHub {
-    inner: Arc<Mutex<HashMap<TaskId, Channel>>>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Progress and previews.
+    channels: HashMap<TaskId, Channel>,
+    /// Messages, as ComfyUI sent them.
+    stories: HashMap<TaskId, Story>,
 }
 
 #[derive(Debug)]
@@ -91,30 +116,73 @@ struct Channel {
     at: Instant,
 }
 
-/// The channel of a task.
-///
-/// Before another is made, those that nobody will close are dropped: of tasks that were followed here and never ran here,
-/// and of frames that came after their lease was lost.
-fn channel(channels: &mut HashMap<TaskId, Channel>, task: TaskId, now: Instant) -> &mut Channel {
-    if channels.len() >= CHANNELS && !channels.contains_key(&task) {
-        channels.retain(|_, channel| {
-            let news = channel.last.is_some() && now.saturating_duration_since(channel.at) < NEWS;
-            news || channel.sender.receiver_count() > 0
-        });
+impl Inner {
+    /// The channel of a task.
+    ///
+    /// Before another is made, those that nobody will close are dropped: of tasks that were followed here and never ran
+    /// here, and of frames that came after their lease was lost.
+    fn channel(&mut self, task: TaskId, now: Instant) -> &mut Channel {
+        if self.channels.len() >= CHANNELS && !self.channels.contains_key(&task) {
+            self.channels.retain(|_, channel| {
+                let news = channel.last.is_some() && now.saturating_duration_since(channel.at) < NEWS;
+                news || channel.sender.receiver_count() > 0
+            });
+        }
+        let new = || Channel { sender: broadcast::channel(BACKLOG).0, last: None, at: now };
+        self.channels.entry(task).or_insert_with(new)
     }
-    let new = || Channel { sender: broadcast::channel(BACKLOG).0, last: None, at: now };
-    channels.entry(task).or_insert_with(new)
+
+    /// What is said of a task. Before another is made, old ones are dropped, by the same rule.
+    fn story(&mut self, task: TaskId, now: Instant) -> &mut Story {
+        if !self.stories.contains_key(&task) {
+            self.forget(now);
+        }
+        self.stories.entry(task).or_insert_with(|| Story::new(now))
+    }
+
+    fn forget(&mut self, now: Instant) {
+        let many = self.stories.len() >= CHANNELS;
+        self.stories.retain(|_, story| match story.closed {
+            Some(closed) => now.saturating_duration_since(closed) < LINGER,
+            None => !many || story.is_followed() || now.saturating_duration_since(story.at) < NEWS,
+        });
+        let closed = |(task, story): (&TaskId, &Story)| Some((story.closed?, story.bytes, *task));
+        let mut ended: Vec<_> = self.stories.iter().filter_map(closed).collect();
+        ended.sort_unstable();
+        let (mut count, mut bytes) = (0, 0);
+        for (_, size, task) in ended.into_iter().rev() {
+            (count, bytes) = (count + 1, bytes + size);
+            if count > CHANNELS || bytes > LINGERING {
+                self.stories.remove(&task);
+            }
+        }
+    }
+
+    fn close(&mut self, task: TaskId, now: Instant) {
+        self.channels.remove(&task);
+        if let Some(story) = self.stories.get_mut(&task) {
+            story.close(now);
+            self.forget(now);
+        }
+    }
 }
 
 impl FrameHub {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Passes a frame to the readers of its task.
     pub fn publish(&self, frame: Frame) {
         self.publish_at(frame, Instant::now());
     }
 
     fn publish_at(&self, frame: Frame, now: Instant) {
-        let mut channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channel(&mut channels, frame.task, now);
+        let mut inner = self.inner();
+        if matches!(frame.what, FrameKind::Message { .. } | FrameKind::Binary { .. }) {
+            return inner.story(frame.task, now).publish(frame, now);
+        }
+        let channel = inner.channel(frame.task, now);
         channel.at = now;
         if matches!(frame.what, FrameKind::Progress { .. }) {
             channel.last = Some(frame.clone());
@@ -125,52 +193,58 @@ impl FrameHub {
 
     /// Whether there is progress of a task to be had here.
     pub fn has(&self, task: TaskId) -> bool {
-        let channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        channels.get(&task).is_some_and(|channel| channel.last.is_some())
+        self.inner().channels.get(&task).is_some_and(|channel| channel.last.is_some())
     }
 
-    /// Follows a task: the last progress, if there is one, and all frames from now on.
+    /// Whether there are messages of this attempt, or of a later one, to be had here.
+    pub fn has_messages(&self, task: TaskId, attempt: AttemptNo) -> bool {
+        self.inner().stories.get(&task).is_some_and(|story| story.tells_of(attempt))
+    }
+
+    /// Follows a task: the last progress, if there is one, and all progress and previews from now on.
     pub fn subscribe(&self, task: TaskId) -> (Option<Frame>, broadcast::Receiver<Frame>) {
-        let mut channels = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = channel(&mut channels, task, Instant::now());
+        let mut inner = self.inner();
+        let channel = inner.channel(task, Instant::now());
         (channel.last.clone(), channel.sender.subscribe())
+    }
+
+    /// Follows what ComfyUI says of a task, in this attempt and later ones: first what it said of the newest one so far,
+    /// of `progress` and `progress_state` only the last and no pictures, and then everything as it comes.
+    ///
+    /// What was said is kept for ten seconds after the task ceased to run here: who comes then reads it, and the end.
+    pub fn follow_messages(&self, task: TaskId, attempt: AttemptNo) -> Messages {
+        self.follow_messages_at(task, attempt, Instant::now())
+    }
+
+    fn follow_messages_at(&self, task: TaskId, attempt: AttemptNo, now: Instant) -> Messages {
+        let mut inner = self.inner();
+        inner.forget(now);
+        inner.story(task, now).follow(attempt)
+    }
+
+    /// Whether anybody follows the task here.
+    pub fn is_followed(&self, task: TaskId) -> bool {
+        let inner = self.inner();
+        inner.channels.get(&task).is_some_and(|channel| channel.sender.receiver_count() > 0)
+            || inner.stories.get(&task).is_some_and(Story::is_followed)
     }
 
     /// The task does not run here any more: its readers see the end of the channel.
     pub fn close(&self, task: TaskId) {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).remove(&task);
+        self.close_at(task, Instant::now());
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn close_at(&self, task: TaskId, now: Instant) {
+        self.inner().close(task, now);
+    }
 
-    #[test]
-    fn frames_that_nobody_closes_do_not_pile_up() {
-        let hub = FrameHub::default();
-        let start = Instant::now();
-        let publish = |task, at| {
-            let what = FrameKind::Progress {
-                fraction: 0.5,
-                node: None,
-                value: 1.0,
-                max: 2.0,
-                nodes_done: 0,
-                nodes: 1,
-            };
-            hub.publish_at(Frame { task, attempt: 1, what }, at);
-        };
-        let tasks: Vec<TaskId> = (0..CHANNELS as u128).map(|n| TaskId(uuid::Uuid::from_u128(n))).collect();
-        for task in &tasks {
-            publish(*task, start);
+    /// Nothing was heard of the task for long: readers of its progress look for it again. Who follows its messages knows
+    /// from the store whether it ended; a render can be silent for long.
+    pub fn let_go(&self, task: TaskId) {
+        let mut inner = self.inner();
+        inner.channels.remove(&task);
+        if inner.stories.get(&task).is_some_and(|story| !story.is_followed()) {
+            inner.stories.remove(&task);
         }
-        let (_, _reader) = hub.subscribe(tasks[0]);
-        publish(tasks[1], start + NEWS);
-        let late = TaskId(uuid::Uuid::from_u128(1 << 64));
-        publish(late, start + NEWS);
-        let kept = hub.inner.lock().unwrap().len();
-        assert_eq!(kept, 3, "the followed one, the one with news, and the new one");
-        assert!(hub.has(tasks[0]) && hub.has(tasks[1]) && hub.has(late));
     }
 }

@@ -4,7 +4,6 @@ mod access;
 mod changes;
 mod error;
 mod extract;
-mod frame_wire;
 pub mod janitor;
 pub mod keys_socket;
 mod metrics;

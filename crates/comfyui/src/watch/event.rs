@@ -1,8 +1,13 @@
 //! What a watch tells on the way.
 
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::lenient;
 use crate::outputs::NodeOutput;
 use crate::watch::Outcome;
-use crate::ws::{ExecutionError, ImageFormat, Preview};
+use crate::ws::{ExecutionError, ImageFormat, Preview, RawFrame};
 
 /// One thing that happened to a watched prompt. [`Event::Finished`] is the last; the others are best effort.
 #[derive(Debug, Clone)]
@@ -52,6 +57,9 @@ pub enum Event {
     Output(NodeOutput),
     /// A branch was blocked by a node; the prompt goes on.
     BranchBlocked(Box<ExecutionError>),
+    /// What the server said, as it said it, before what was made of it. Only for watches that asked for it: see
+    /// [`crate::WatchOptions::raw`].
+    Raw(Raw),
     /// The socket is gone or back; the watch goes on by asking.
     Connection {
         /// Whether frames arrive.
@@ -61,6 +69,49 @@ pub enum Event {
     Skipped(u64),
     /// The end.
     Finished(Outcome),
+}
+
+/// One frame of the socket that belongs to the prompt: it says so, or came without a name while the prompt ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Raw {
+    /// `{"type": …, "data": …}`.
+    Text {
+        /// Its type.
+        kind: String,
+        /// Its data, byte for byte; only bare `NaN` and `Infinity`, which are not JSON, are null.
+        data: String,
+    },
+    /// A binary frame.
+    Binary {
+        /// The number that it begins with: 1 and 4 are pictures, 3 is text.
+        event: u32,
+        /// What follows the number.
+        payload: Bytes,
+    },
+}
+
+impl Raw {
+    /// `None` when the frame has no type, or is not JSON.
+    pub(crate) fn read(frame: &RawFrame) -> Option<Raw> {
+        #[derive(Deserialize)]
+        struct Text {
+            #[serde(rename = "type")]
+            kind: String,
+            data: Option<Box<RawValue>>,
+        }
+        match frame {
+            RawFrame::Text(text) => {
+                let Text { kind, data } = lenient::from_str(text).ok()?;
+                let data =
+                    data.map_or_else(|| "null".to_owned(), |data| String::from(Box::<str>::from(data)));
+                Some(Raw::Text { kind, data })
+            }
+            RawFrame::Binary(frame) => {
+                let (number, _) = frame.split_first_chunk::<4>()?;
+                Some(Raw::Binary { event: u32::from_be_bytes(*number), payload: frame.slice(4..) })
+            }
+        }
+    }
 }
 
 /// State of one node.
@@ -81,6 +132,9 @@ impl Event {
     pub(crate) fn size(&self) -> usize {
         match self {
             Event::Preview(preview) => preview.image.len(),
+            Event::Raw(Raw::Text { data, .. }) => data.len(),
+            // Its preview, which comes with it, shares the memory.
+            Event::Raw(Raw::Binary { payload, .. }) => payload.len(),
             _ => 0,
         }
     }

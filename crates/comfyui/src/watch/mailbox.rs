@@ -10,19 +10,20 @@ use std::task::{Context, Poll, Waker};
 
 use crate::watch::{Event, Outcome};
 
-/// Images that wait for a slow reader may take this many bytes.
+/// Images and raw frames that wait for a slow reader may take this many bytes.
 const LARGEST: usize = 64 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     capacity: usize,
+    raw: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<Event>,
-    /// Of images in `events`.
+    /// Of images and raw frames in `events`.
     bytes: usize,
     skipped: u64,
     end: Option<Outcome>,
@@ -35,7 +36,17 @@ struct State {
 
 impl Mailbox {
     pub(crate) fn new(capacity: usize) -> Self {
-        Mailbox { state: Mutex::default(), capacity: capacity.max(1) }
+        Mailbox { state: Mutex::default(), capacity: capacity.max(1), raw: false }
+    }
+
+    /// For a reader who wants frames as they come, too.
+    pub(crate) fn with_raw(capacity: usize, raw: bool) -> Self {
+        let capacity = if raw { capacity.saturating_mul(4) } else { capacity };
+        Mailbox { raw, ..Mailbox::new(capacity) }
+    }
+
+    pub(crate) fn wants_raw(&self) -> bool {
+        self.raw
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -20,8 +20,8 @@ mod session;
 mod stream;
 mod tracker;
 
-pub use event::{Event, NodeState};
-pub use options::SessionOptions;
+pub use event::{Event, NodeState, Raw};
+pub use options::{SessionOptions, WatchOptions};
 pub use outcome::{ExecutionFailure, GaveUp, Interruption, Lost, Outcome, Success};
 pub use session::Session;
 pub use stream::Watch;

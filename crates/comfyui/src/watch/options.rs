@@ -59,6 +59,15 @@ pub struct SessionOptions {
     pub buffer: usize,
 }
 
+/// What one watch wants.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WatchOptions {
+    /// It gives up after this time. That does not stop the prompt: see [`crate::Client::cancel`].
+    pub limit: Option<Duration>,
+    /// It also gets every frame of the prompt as it came, as [`crate::Event::Raw`]: for who passes them on.
+    pub raw: bool,
+}
+
 impl Default for SessionOptions {
     fn default() -> Self {
         SessionOptions {

@@ -194,8 +194,8 @@ impl Service {
                 return Some(self.connect());
             }
             ConnectionEvent::Pong => self.tracker.heard(now),
-            ConnectionEvent::Message(message) => {
-                let asks = self.tracker.message(now, message);
+            ConnectionEvent::Message(message, raw) => {
+                let asks = self.tracker.message(now, message, Some(&raw));
                 self.ask(asks);
             }
         }

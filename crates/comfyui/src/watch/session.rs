@@ -13,7 +13,7 @@ use crate::ids::{ClientId, PromptId};
 use crate::prompt::PromptRequest;
 use crate::watch::mailbox::Mailbox;
 use crate::watch::service::{Command, Service};
-use crate::watch::{GaveUp, Outcome, SessionOptions, Watch};
+use crate::watch::{GaveUp, Outcome, SessionOptions, Watch, WatchOptions};
 
 /// One websocket to one ComfyUI, shared by any number of watches.
 ///
@@ -123,6 +123,14 @@ impl Session {
     /// # Errors
     /// As [`Client::submit`].
     pub async fn submit_for(&self, request: PromptRequest, limit: Option<Duration>) -> Result<Watch> {
+        self.submit_with(request, WatchOptions { limit, ..WatchOptions::default() }).await
+    }
+
+    /// As [`Session::submit`], with options.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub async fn submit_with(&self, request: PromptRequest, options: WatchOptions) -> Result<Watch> {
         let request = match request.owner() {
             Some(_) => request,
             None => request.client_id(self.client_id()),
@@ -131,7 +139,7 @@ impl Session {
         if self.stop.is_cancelled() {
             return Err(Error::GaveUp { prompt_id: sent, why: GaveUp::SessionClosed });
         }
-        let mut watch = self.register(sent.clone(), limit, request.owner().cloned()).await;
+        let mut watch = self.register(sent.clone(), options, request.owner().cloned()).await;
         // When it fails, the watch is dropped here, and with it the wish to follow it.
         let accepted = self.client.submit(&request).await?;
         let got = accepted.prompt_id.clone();
@@ -148,11 +156,17 @@ impl Session {
 
     /// As [`Session::watch`]; gives up after `limit`.
     pub async fn watch_for(&self, id: &PromptId, limit: Option<Duration>) -> Watch {
-        self.register(id.clone(), limit, None).await
+        self.watch_with(id, WatchOptions { limit, ..WatchOptions::default() }).await
     }
 
-    async fn register(&self, id: PromptId, limit: Option<Duration>, owner: Option<ClientId>) -> Watch {
-        let mailbox = Arc::new(Mailbox::new(self.buffer));
+    /// As [`Session::watch`], with options.
+    pub async fn watch_with(&self, id: &PromptId, options: WatchOptions) -> Watch {
+        self.register(id.clone(), options, None).await
+    }
+
+    async fn register(&self, id: PromptId, options: WatchOptions, owner: Option<ClientId>) -> Watch {
+        let limit = options.limit;
+        let mailbox = Arc::new(Mailbox::with_raw(self.buffer, options.raw));
         let (done, registered) = oneshot::channel();
         self.send(Command::Watch { id: id.clone(), mailbox: Arc::clone(&mailbox), limit, owner, done }).await;
         if registered.await.is_err() {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
@@ -46,6 +47,13 @@ pub(crate) struct Timing {
     pub(crate) longest_backoff: Duration,
 }
 
+/// A frame as it came; shares the memory that it was read into.
+#[derive(Debug, Clone)]
+pub(crate) enum RawFrame {
+    Text(Utf8Bytes),
+    Binary(Bytes),
+}
+
 /// What a connection reports.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent {
@@ -57,8 +65,8 @@ pub(crate) enum ConnectionEvent {
     Down,
     /// The server answered a ping.
     Pong,
-    /// A message.
-    Message(Message),
+    /// A message, and the frame it was read from.
+    Message(Message, RawFrame),
 }
 
 /// Settings of one connection task.
@@ -166,7 +174,7 @@ impl Connection {
                         // A peer that does not take a ping within the silence limit is as good as gone.
                         let sent = tokio::time::timeout(
                             self.timing.silence,
-                            sink.send(Frame::Ping(bytes::Bytes::new())),
+                            sink.send(Frame::Ping(Bytes::new())),
                         );
                         if !matches!(sent.await, Ok(Ok(()))) {
                             return "ping could not be sent".into();
@@ -177,8 +185,10 @@ impl Connection {
             };
             heard = Instant::now();
             let message = match frame {
-                Some(Ok(Frame::Text(text))) => decode_text(&text),
-                Some(Ok(Frame::Binary(bytes))) => decode_binary(bytes),
+                Some(Ok(Frame::Text(text))) => decode_text(&text).map(|read| (read, RawFrame::Text(text))),
+                Some(Ok(Frame::Binary(bytes))) => {
+                    decode_binary(bytes.clone()).map(|read| (read, RawFrame::Binary(bytes)))
+                }
                 Some(Ok(Frame::Close(close))) => {
                     return close.map_or("closed by the server".into(), |close| format!("closed: {close}"));
                 }
@@ -193,14 +203,14 @@ impl Connection {
                 None => return "closed by the server".into(),
             };
             match message {
-                Ok(message) => {
+                Ok((message, raw)) => {
                     if !greeted && matches!(message, Message::Status(_)) {
                         greeted = true;
                         if self.events.send(ConnectionEvent::Up).await.is_err() {
                             return NOBODY.into();
                         }
                     }
-                    if self.events.send(ConnectionEvent::Message(message)).await.is_err() {
+                    if self.events.send(ConnectionEvent::Message(message, raw)).await.is_err() {
                         return NOBODY.into();
                     }
                 }

@@ -5,7 +5,7 @@ mod connection;
 mod message;
 
 pub use binary::{ImageFormat, Preview, PreviewSource, TextFrame, decode_binary};
-pub(crate) use connection::{Connection, ConnectionEvent, Timing};
+pub(crate) use connection::{Connection, ConnectionEvent, RawFrame, Timing};
 pub use message::{
     DecodeError, Executed, Executing, ExecutionCached, ExecutionError, ExecutionInterrupted, ExecutionStart,
     ExecutionSuccess, Message, NodeProgress, Progress, ProgressState, Status, decode_text,

@@ -2,6 +2,7 @@
 
 pub(crate) mod adoption;
 pub(crate) mod edits;
+pub(crate) mod extra;
 pub(crate) mod graph;
 pub(crate) mod health;
 pub(crate) mod marker;

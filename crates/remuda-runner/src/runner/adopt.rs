@@ -40,7 +40,7 @@ impl Attempt {
                 tracing::info!(task = %lease.task, worker = %self.worker.spec.id, prompt_id = %id, "adopted");
                 self.prompt = Some(id.clone());
                 self.stage(Stage::Sent).await;
-                Ok(ready.session.watch(&id).await)
+                Ok(ready.session.watch_with(&id, self.watching()).await)
             }
             (adoption::Step::Lost(failure), _) => Err(Close::failed(*failure)),
             (adoption::Step::Send | adoption::Step::Follow, _) => {

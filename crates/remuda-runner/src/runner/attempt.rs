@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use comfyui::PromptId;
+use comfyui::{PromptId, WatchOptions};
 use remuda_core::transition::Ending;
 use remuda_core::{Claim, Failure, FailureClass, LeaseRef, Phase, Requirements};
 use tokio::sync::mpsc;
@@ -125,6 +125,11 @@ impl Attempt {
 
     pub(super) fn board(&self) -> &Board {
         &self.worker.shared.board
+    }
+
+    /// How its prompt is watched: for a client that speaks ComfyUI itself, with everything that ComfyUI says.
+    pub(super) fn watching(&self) -> WatchOptions {
+        WatchOptions { raw: self.claim.task.origin.is_some(), ..WatchOptions::default() }
     }
 
     pub(super) fn marker(&self, ready: &Ready) -> Marker {

@@ -178,7 +178,7 @@ fn output_file(n: i32, left: &Left, delivered: Delivered) -> OutputFile {
         n,
         key: delivered.key,
         filename,
-        subfolder: String::new(),
+        subfolder: left.subfolder.clone(),
         node_id: left.node_id.clone(),
         output: left.key.clone(),
         file_type: left.file_type.as_str().to_owned(),

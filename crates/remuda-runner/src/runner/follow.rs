@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comfyui::{Cancelled, Event, GaveUp, OldInterrupt, Outcome, Watch, Workflow};
+use comfyui::{Cancelled, Event, GaveUp, OldInterrupt, Outcome, Raw, Watch, Workflow};
 use remuda_core::transition::Ending;
 use remuda_core::{FailureClass, Timestamp};
 use tokio::time::Instant;
@@ -12,6 +12,7 @@ use super::look::{AfterRemoval, after_removal};
 use super::worker::Ready;
 use crate::board::Signals;
 use crate::decide::progress::Meter;
+use crate::frames::{Frame, FrameKind};
 
 /// How often a prompt that stays in the queue is taken out again.
 const REMOVALS: u32 = 5;
@@ -71,6 +72,7 @@ impl Attempt {
                         return Err(Close::GiveBack(None));
                     }
                     Some(Event::Finished(outcome)) => return Ok(outcome),
+                    Some(Event::Raw(raw)) => self.pass_on(raw),
                     Some(event) => {
                         let works = matches!(
                             event,
@@ -91,6 +93,16 @@ impl Attempt {
                 }
             }
         }
+    }
+
+    /// What ComfyUI said goes as it is to clients that speak ComfyUI themselves.
+    fn pass_on(&self, raw: Raw) {
+        let what = match raw {
+            Raw::Text { kind, data } => FrameKind::Message { kind, data },
+            Raw::Binary { event, payload } => FrameKind::Binary { event, bytes: payload },
+        };
+        let frame = Frame { task: self.claim.task.id, attempt: self.claim.lease.attempt, what };
+        self.worker.shared.source.frame(frame);
     }
 
     /// It took too long: it is really stopped.

@@ -17,7 +17,7 @@ use super::worker::Ready;
 use crate::decide::edits::{self, FOLDER, Placed};
 use crate::decide::graph::{self, Verdict};
 use crate::decide::submission::{self, NotSent};
-use crate::decide::{marker, offer};
+use crate::decide::{extra, marker, offer};
 use crate::preflight;
 use crate::source::SourceError;
 
@@ -37,7 +37,7 @@ impl Attempt {
             let (placed, believed) = self.place_all(ready).await?;
             let edited = edits::edit(&workflow, self.claim.task.id, &placed)
                 .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
-            let request = PromptRequest::new(edited)
+            let request = extra::add(PromptRequest::new(edited), self.claim.input.extra.as_deref())
                 .with_id(self.claim.lease.prompt_id)
                 .marker(marker::KEY, self.marker(ready).to_value())
                 // Before anything is sent the lease is looked at; between two tries of one submission, too.
@@ -215,7 +215,7 @@ impl Attempt {
                 ));
             }
             self.board().set_phase(self.lease(), if ahead { Phase::Ahead } else { Phase::Submitted });
-            let error = match ready.session.submit(request.clone()).await {
+            let error = match ready.session.submit_with(request.clone(), self.watching()).await {
                 Ok(watch) => {
                     self.prompt = Some(watch.prompt_id().clone());
                     self.stage(Stage::Sent).await;
@@ -245,7 +245,7 @@ impl Attempt {
             if let Ok(Some(id)) = found {
                 self.prompt = Some(id.clone());
                 self.stage(Stage::Sent).await;
-                return Ok(ready.session.watch(&id).await);
+                return Ok(ready.session.watch_with(&id, self.watching()).await);
             }
             if since.elapsed() > self.timing().unreachable {
                 // Should it come yet, the sweep stops it.

@@ -171,6 +171,7 @@ impl Source for GatewaySource {
     }
 
     async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.outlet.flush().await;
         self.repeat(&self.link.post("end", &wire::End { lease, ending })?).await
     }
 

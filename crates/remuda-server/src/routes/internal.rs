@@ -3,53 +3,97 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header;
+use remuda_core::{AttemptNo, TaskId};
+use remuda_runner::frames::{Frame, Messages};
+use remuda_runner::wire::frames::{encode_one, heartbeat};
+use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::access::ClusterCaller;
 use crate::error::ApiResult;
 use crate::extract::TaskPath;
-use crate::frame_wire::{encode, heartbeat};
 use crate::state::AppState;
 
 /// So often there is a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
+#[derive(Debug, Deserialize)]
+pub(crate) struct Wanted {
+    /// What ComfyUI says of this attempt and later ones; otherwise progress and previews.
+    messages: Option<AttemptNo>,
+}
+
+/// Frames of one kind, as they are sent.
+enum Frames {
+    Shown { first: Option<Bytes>, rest: broadcast::Receiver<Frame> },
+    Said(Messages),
+}
+
+impl Frames {
+    fn of(state: &AppState, task: TaskId, wanted: &Wanted) -> Self {
+        match wanted.messages {
+            Some(attempt) => Self::Said(state.hub.follow_messages(task, attempt)),
+            None => {
+                let (last, rest) = state.hub.subscribe(task);
+                Self::Shown { first: last.as_ref().and_then(encode_one), rest }
+            }
+        }
+    }
+
+    /// The next one; `None` after the last. Can be left and called again.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let frame = match self {
+                Self::Shown { first, rest } => match first.take() {
+                    Some(first) => return Some(first),
+                    None => match rest.recv().await {
+                        Ok(frame) => encode_one(&frame),
+                        Err(RecvError::Lagged(_)) => None,
+                        Err(RecvError::Closed) => return None,
+                    },
+                },
+                Self::Said(messages) => encode_one(&*messages.recv().await?),
+            };
+            if let Some(frame) = frame {
+                return Some(frame);
+            }
+        }
+    }
+}
+
 pub(crate) async fn frames(
     State(state): State<AppState>,
     _caller: ClusterCaller,
     TaskPath(task): TaskPath,
+    Query(wanted): Query<Wanted>,
 ) -> ApiResult<Response> {
     let permit = state.permits.waiting()?;
     let (out, body) = mpsc::channel::<Bytes>(16);
-    let (last, mut frames) = state.hub.subscribe(task);
+    let mut frames = Frames::of(&state, task, &wanted);
     let stop = state.stop.clone();
     state.tasks.spawn(async move {
         let _held_to_the_end = permit;
-        let first = last.as_ref().and_then(encode).unwrap_or_else(heartbeat);
-        if out.send(first).await.is_err() {
+        if out.send(heartbeat()).await.is_err() {
             return;
         }
         loop {
             let piece = tokio::select! {
                 () = stop.cancelled() => return,
                 () = out.closed() => return,
-                () = tokio::time::sleep(HEARTBEAT) => Some(heartbeat()),
-                frame = frames.recv() => match frame {
-                    Ok(frame) => encode(&frame),
-                    Err(RecvError::Lagged(_)) => None,
-                    Err(RecvError::Closed) => return,
+                () = tokio::time::sleep(HEARTBEAT) => heartbeat(),
+                frame = frames.next() => match frame {
+                    Some(frame) => frame,
+                    None => return,
                 },
             };
-            if let Some(piece) = piece
-                && out.send(piece).await.is_err()
-            {
+            if out.send(piece).await.is_err() {
                 return;
             }
         }

@@ -2,10 +2,11 @@
 
 use tokio::time::Instant;
 
-use super::{AFTER_END, Ask, Link, Phase, Tracker};
+use super::{AFTER_END, Ask, Link, Phase, Tracker, Watched};
+use crate::ids::PromptId;
 use crate::outputs::NodeOutput;
-use crate::watch::{Event, NodeState};
-use crate::ws::Message;
+use crate::watch::{Event, NodeState, Raw};
+use crate::ws::{Message, RawFrame};
 
 impl Tracker {
     pub(crate) fn link_up(&mut self, now: Instant) {
@@ -44,7 +45,8 @@ impl Tracker {
         }
     }
 
-    pub(crate) fn message(&mut self, now: Instant, message: Message) -> Vec<Ask> {
+    /// Takes a message, and the frame it was read from for those who want it.
+    pub(crate) fn message(&mut self, now: Instant, message: Message, raw: Option<&RawFrame>) -> Vec<Ask> {
         self.last_message = Some(now);
         self.last_heard = Some(now);
         if let Some(timestamp) = message.timestamp() {
@@ -55,6 +57,13 @@ impl Tracker {
             None => match (&message, &self.current) {
                 (Message::Preview(_) | Message::Text(_) | Message::Progress(_), Some(current)) => {
                     current.clone()
+                }
+                (Message::Other { data, .. }, current) => {
+                    let named = data.get("prompt_id").and_then(serde_json::Value::as_str).map(PromptId::from);
+                    if let Some(watched) = named.or(current.clone()).and_then(|id| self.watches.get(&id)) {
+                        watched.tell_raw(raw);
+                    }
+                    return Vec::new();
                 }
                 _ => return Vec::new(),
             },
@@ -68,6 +77,7 @@ impl Tracker {
         watched.seen(epoch, self.server_clock_ms);
         watched.client_id = Some(self.client_id.clone());
         watched.last_sign = now;
+        watched.tell_raw(raw);
         let mut asks = Vec::new();
         let mut running = true;
         match message {
@@ -133,5 +143,20 @@ impl Tracker {
             self.current = None;
         }
         asks
+    }
+}
+
+impl Watched {
+    /// Hands on a frame as it came. Costs nothing when nobody wants it.
+    fn tell_raw(&self, raw: Option<&RawFrame>) {
+        let wanted = self.listeners.iter().filter(|listener| listener.mailbox.wants_raw());
+        let mut wanted = wanted.peekable();
+        if wanted.peek().is_none() {
+            return;
+        }
+        let Some(raw) = raw.and_then(Raw::read) else { return };
+        for listener in wanted {
+            listener.mailbox.push(Event::Raw(raw.clone()));
+        }
     }
 }

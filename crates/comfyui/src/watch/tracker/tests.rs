@@ -55,7 +55,7 @@ impl World {
 
     fn frame(&mut self, kind: &str, data: serde_json::Value) -> Vec<Ask> {
         let frame = json!({"type": kind, "data": data}).to_string();
-        self.tracker.message(self.now, decode_text(&frame).expect("a frame"))
+        self.tracker.message(self.now, decode_text(&frame).expect("a frame"), None)
     }
 
     fn survey(&mut self, running: &[&str], pending: &[&str]) {

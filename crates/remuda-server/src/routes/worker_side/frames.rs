@@ -24,9 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Live frames of running tasks
 ///
-/// Progress and previews, several in one body: each is the length of its head (4 bytes, highest first), the head
-/// `{task, attempt, what, payload}` as JSON, and `payload` bytes of picture. Frames of tasks that are not the caller's are
-/// dropped.
+/// Progress, previews and messages of ComfyUI, several in one body: each is the length of its head (4 bytes, highest
+/// first), the head `{task, attempt, what, payload}` as JSON, and `payload` bytes of picture or message. Frames of tasks
+/// that are not the caller's are dropped.
 #[utoipa::path(
     post, path = "/api/v1/worker/frames", tag = "worker", operation_id = "worker_frames",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
     responses(
         (status = 204, description = "Passed on, as far as somebody follows"),
         (status = 400, description = "They cannot be read", body = ErrorBody),
-        (status = 413, description = "More than 8 MiB", body = ErrorBody),
+        (status = 413, description = "More than 32 MiB", body = ErrorBody),
     ),
 )]
 pub(crate) async fn frames(
@@ -106,16 +106,21 @@ async fn pass_on(state: &AppState, owner: OwnerId, gateway: &str, frames: &[Fram
         path.pop_if_empty().extend(["internal", "v1", "frames"]);
     }
     let installation = state.installation().await.map_err(|error| error.to_string())?;
-    let (body, _) = wire::frames::encode(frames);
-    let request = state
-        .live
-        .client()?
-        .post(url)
-        .timeout(PATIENCE)
-        .bearer_auth(&installation.cluster_key)
-        .header(wire::OWNER, owner.to_string())
-        .header(header::CONTENT_TYPE, wire::frames::MIME)
-        .body(body);
-    let answer = request.send().await.and_then(reqwest::Response::error_for_status);
-    answer.map(drop).map_err(|error| error.to_string())
+    let mut rest = frames;
+    while !rest.is_empty() {
+        let (body, taken) = wire::frames::encode(rest);
+        rest = rest.get(taken.max(1)..).unwrap_or_default();
+        let request = state
+            .live
+            .client()?
+            .post(url.clone())
+            .timeout(PATIENCE)
+            .bearer_auth(&installation.cluster_key)
+            .header(wire::OWNER, owner.to_string())
+            .header(header::CONTENT_TYPE, wire::frames::MIME)
+            .body(body);
+        let answer = request.send().await.and_then(reqwest::Response::error_for_status);
+        answer.map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }

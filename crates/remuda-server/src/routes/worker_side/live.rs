@@ -88,7 +88,7 @@ impl Live {
         let old: Vec<TaskId> = old.map(|(task, _)| *task).collect();
         for task in old {
             known.remove(&task);
-            hub.close(task);
+            hub.let_go(task);
         }
     }
 }

@@ -191,7 +191,8 @@ impl Policy {
 
     /// Whether a task whose lease was good until `lease` counts as lost: nobody renewed it, and nobody adopted it.
     /// `worker` says until when its worker is somebody's. While that may be, or the next one may still take the worker,
-    /// somebody can adopt; but whoever drives a worker without doing so is not waited for without end.
+    /// somebody can adopt; but whoever drives a worker without doing so is not waited for without end: for ten leases,
+    /// because a process that has just lost sight of the store for a while takes nothing from others before it is sure.
     ///
     /// ```
     /// use std::time::Duration;
@@ -202,12 +203,13 @@ impl Policy {
     /// assert!(policy.is_lost(at(100), None, at(116)));
     /// assert!(!policy.is_lost(at(100), Some(at(110)), at(125)), "its worker may still be taken over");
     /// assert!(policy.is_lost(at(100), Some(at(110)), at(126)));
-    /// assert!(policy.is_lost(at(100), Some(at(200)), at(176)), "its worker's driver had time enough");
+    /// assert!(!policy.is_lost(at(100), Some(at(500)), at(415)), "who drives its worker may still adopt it");
+    /// assert!(policy.is_lost(at(100), Some(at(500)), at(416)), "its worker's driver had time enough");
     /// ```
     pub fn is_lost(&self, lease: Timestamp, worker: Option<Timestamp>, now: Timestamp) -> bool {
         let over = |until: Timestamp, more: Duration| until.checked_add(more).is_ok_and(|end| end < now);
         let adoptable = worker.is_some_and(|worker| !over(worker, self.adoption));
-        over(lease, self.adoption) && (!adoptable || over(lease, self.adoption + 2 * self.lease))
+        over(lease, self.adoption) && (!adoptable || over(lease, self.adoption + 10 * self.lease))
     }
 }
 

@@ -140,7 +140,7 @@ pub async fn nothing_is_lost_while_who_drives_its_worker_may_adopt_it(fixture: i
             left -= step;
         }
     };
-    beats(3 * policy.lease + policy.adoption - SECOND).await;
+    beats(11 * policy.lease + policy.adoption - SECOND).await;
     assert!(world.store.tidy().await.expect("it tidies").lost.is_empty());
     beats(2 * SECOND).await;
     assert_eq!(world.store.tidy().await.expect("it tidies").lost, [claim.task.id]);

@@ -32,6 +32,8 @@ mod runner;
 pub mod source;
 pub mod wire;
 
+/// ComfyUI's own words, for those who read what runners found out.
+pub use comfyui::{Version, lenient, object_info};
 pub use counters::{Counters, CountersSnapshot};
 pub use decide::health::QuarantineRules;
 pub use herd::{Herd, HerdStatus, LeaseState, WorkerState};

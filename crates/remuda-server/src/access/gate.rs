@@ -20,8 +20,8 @@ use crate::state::AppState;
 /// For whoever watches over the process: they hold no key.
 const OPEN: [&str; 2] = ["/live", "/ready"];
 
-/// Routes for other gateways of the same installation.
-pub(crate) const INTERNAL: &str = "/internal/";
+/// Routes for other gateways of the same installation. What else is below `/internal/` belongs to ComfyUI's own page.
+pub(crate) const INTERNAL: &str = "/internal/v1/";
 
 /// Another gateway of this installation.
 #[derive(Debug, Clone)]

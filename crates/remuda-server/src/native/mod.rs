@@ -37,5 +37,10 @@ pub(crate) fn routes() -> Router<AppState> {
             .merge(fleet::routes())
             .merge(user::routes())
     };
-    Router::new().merge(all()).nest("/api", all()).merge(prompts::jobs()).merge(frontend::routes())
+    Router::new()
+        .merge(all())
+        .nest("/api", all())
+        .merge(prompts::jobs())
+        .merge(fleet::bare())
+        .merge(frontend::routes())
 }

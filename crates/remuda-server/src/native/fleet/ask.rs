@@ -202,16 +202,14 @@ impl Asker {
     /// Asks all of them for JSON, at most every half minute. Whoever could not be asked is logged and named, unless there
     /// is an older answer of it. The segments must not be the caller's choice: what is kept would be, too.
     pub(crate) async fn all(&self, workers: &[Driven], segments: &[&str]) -> Answers {
-        let asked = futures_util::stream::iter(workers)
-            .map(|worker| async move { (&worker.id, self.kept(worker, segments).await) })
-            .buffered(AT_ONCE);
+        let asked: Vec<_> = workers.iter().map(|worker| self.kept(worker, segments)).collect();
+        let asked: Vec<_> = futures_util::stream::iter(asked).buffered(AT_ONCE).collect().await;
         let mut answers = Answers::default();
-        let mut asked = std::pin::pin!(asked);
-        while let Some((worker, answer)) = asked.next().await {
+        for (worker, answer) in workers.iter().zip(asked) {
             match answer {
-                Some(Some(answer)) => answers.given.push((worker.clone(), answer)),
+                Some(Some(answer)) => answers.given.push((worker.id.clone(), answer)),
                 Some(None) => {}
-                None => answers.silent.push(worker.clone()),
+                None => answers.silent.push(worker.id.clone()),
             }
         }
         answers

@@ -1,0 +1,60 @@
+//! `/internal/…` of ComfyUI's own page. Paths and logs of this machine and of workers are not told.
+//!
+//! Other gateways use `/internal/v1/…`, which is not this.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::models::{folders, place};
+use crate::access::ReadCaller;
+use crate::error::ApiResult;
+use crate::extract::ApiPath;
+use crate::state::AppState;
+
+/// So many of the caller's uploads are listed, the newest first.
+const MOST_UPLOADS: u32 = 10_000;
+
+/// `GET /internal/folder_paths`
+pub(super) async fn folder_paths(State(state): State<AppState>, _: ReadCaller) -> ApiResult<Json<Value>> {
+    let folders = folders(&state).await?;
+    let members = folders.names.into_iter().map(|name| {
+        let place = json!([place(&name)]);
+        (name, place)
+    });
+    Ok(Json(Value::Object(members.collect())))
+}
+
+/// `GET /internal/files/{type}`: what lies in the folder itself. Outputs are all in folders of their tasks.
+pub(super) async fn files(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+    ApiPath(kind): ApiPath<String>,
+) -> ApiResult<Response> {
+    Ok(match kind.as_str() {
+        "input" => {
+            let uploads = state.store.assets(&caller.tenant, MOST_UPLOADS).await?;
+            let names = uploads.into_iter().map(|asset| asset.filename);
+            Json(names.filter(|name| !name.contains('/')).collect::<Vec<_>>()).into_response()
+        }
+        "output" | "temp" => Json(json!([])).into_response(),
+        _ => (StatusCode::BAD_REQUEST, Json(json!({"error": "Invalid directory type"}))).into_response(),
+    })
+}
+
+/// `GET /internal/logs`
+pub(super) async fn logs(_: ReadCaller) -> Json<&'static str> {
+    Json("")
+}
+
+/// `GET /internal/logs/raw`
+pub(super) async fn raw_logs(_: ReadCaller) -> Json<Value> {
+    Json(json!({"entries": [], "size": {"cols": 80, "rows": 24}}))
+}
+
+/// `PATCH /internal/logs/subscribe`
+pub(super) async fn subscribe_logs(_: ReadCaller) -> StatusCode {
+    StatusCode::OK
+}

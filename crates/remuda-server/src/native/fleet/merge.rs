@@ -1,0 +1,399 @@
+//! Several descriptions of nodes as one. Plain functions over texts.
+//!
+//! A class that all workers describe with the same text is passed on as that text. Of a class that they describe
+//! differently, the first description counts, with the choices of all the others added to its own. What is not everywhere
+//! says where it is, under the name `remuda`, which ComfyUI does not use.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::ops::Range;
+
+use bytes::Bytes;
+use remuda_core::Sha256;
+use remuda_runner::lenient;
+use remuda_runner::object_info::{NodeInfo, ObjectInfo, UploadKind, has_model_ending, model_folder};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+/// What one or several workers say of their nodes. Those that count more come first in a list.
+#[derive(Debug, Clone)]
+pub(super) struct Description {
+    /// Who says so.
+    pub(super) workers: Vec<String>,
+    /// The answer of `GET /object_info`.
+    pub(super) json: String,
+}
+
+/// All descriptions as one.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    /// The answer of `GET /object_info`.
+    pub(super) whole: Bytes,
+    /// Of these bytes.
+    pub(super) hash: String,
+    /// Where in it the value of each class is.
+    pub(super) classes: HashMap<String, Range<usize>>,
+    /// Classes with inputs for files that a client may upload, in their order.
+    pub(super) uploads: Vec<UploadClass>,
+    /// The model files that loaders offer, by folder.
+    pub(super) models: BTreeMap<&'static str, BTreeSet<String>>,
+}
+
+/// A class with inputs for files that a client may upload.
+#[derive(Debug)]
+pub(super) struct UploadClass {
+    pub(super) class: String,
+    pub(super) inputs: Vec<(String, UploadKind)>,
+}
+
+/// Descriptions in, one out. Those that cannot be read are returned as errors and left out.
+pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Error>) {
+    let mut errors = Vec::new();
+    let mut read = Vec::new();
+    let mut merged = Merged::default();
+    for description in descriptions {
+        let parsed = lenient::from_str::<Classes>(&description.json)
+            .and_then(|classes| Ok((classes, ObjectInfo::from_slice(description.json.as_bytes())?)));
+        match parsed {
+            Ok((classes, info)) => {
+                info.iter().for_each(|node| note_models(node, &mut merged.models));
+                read.push((description, classes, info));
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    let mut order: Vec<Class<'_>> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (n, (_, classes, _)) in read.iter().enumerate() {
+        for (name, raw) in &classes.0 {
+            match places.entry(name) {
+                Entry::Occupied(place) => order[*place.get()].add(n, raw),
+                Entry::Vacant(place) => {
+                    place.insert(order.len());
+                    order.push(Class { name, holders: vec![(n, raw)] });
+                }
+            }
+        }
+    }
+    let names: Vec<&[String]> = read.iter().map(|(description, ..)| description.workers.as_slice()).collect();
+    let mut whole = String::from("{");
+    for class in order {
+        if whole.len() > 1 {
+            whole.push_str(", ");
+        }
+        whole.push_str(&json!(class.name).to_string());
+        whole.push_str(": ");
+        let from = whole.len();
+        match class.united(&names) {
+            Some(united) => whole.push_str(&united.to_string()),
+            None => whole.push_str(class.holders[0].1.get()),
+        }
+        merged.classes.insert(class.name.to_owned(), from..whole.len());
+        if let Some(node) = read[class.holders[0].0].2.get(class.name) {
+            let inputs = node.inputs.iter();
+            let inputs: Vec<_> =
+                inputs.filter_map(|input| Some((input.name.clone(), input.upload.clone()?))).collect();
+            if !inputs.is_empty() {
+                merged.uploads.push(UploadClass { class: class.name.to_owned(), inputs });
+            }
+        }
+    }
+    whole.push('}');
+    merged.hash = Sha256::of(whole.as_bytes()).to_string();
+    merged.whole = Bytes::from(whole);
+    (merged, errors)
+}
+
+fn note_models(node: &NodeInfo, models: &mut BTreeMap<&'static str, BTreeSet<String>>) {
+    for input in &node.inputs {
+        let (Some(folder), Some(choices)) = (model_folder(&node.class, &input.name), input.choices()) else {
+            continue;
+        };
+        let files = choices.iter().filter_map(Value::as_str).filter(|name| has_model_ending(name));
+        models.entry(folder).or_default().extend(files.map(str::to_owned));
+    }
+}
+
+/// One class, and who has it.
+struct Class<'a> {
+    name: &'a str,
+    /// The number of the description, and what it says.
+    holders: Vec<(usize, &'a RawValue)>,
+}
+
+impl<'a> Class<'a> {
+    /// A class that one description names twice counts once.
+    fn add(&mut self, n: usize, raw: &'a RawValue) {
+        if self.holders.last().is_some_and(|(last, _)| *last != n) {
+            self.holders.push((n, raw));
+        }
+    }
+
+    /// The class with the choices of all, and a word on where it is. None: the first description says it all.
+    fn united(&self, names: &[&[String]]) -> Option<Value> {
+        let everywhere = self.holders.len() == names.len();
+        let same = self.holders.iter().all(|(_, raw)| raw.get() == self.holders[0].1.get());
+        if everywhere && same {
+            return None;
+        }
+        let mut read = self.holders.iter().map(|(n, raw)| {
+            let value = serde_json::from_str::<Value>(raw.get()).unwrap_or_default();
+            (names[*n], value)
+        });
+        let (first, mut class) = read.next()?;
+        if !class.is_object() {
+            return None;
+        }
+        let mut note = Map::new();
+        if !everywhere {
+            let holders = self.holders.iter().flat_map(|(n, _)| names[*n]);
+            note.insert("workers".to_owned(), holders.cloned().collect());
+        }
+        if !same {
+            let others: Vec<_> = read.collect();
+            let rare = unite_choices(first, &mut class, &others);
+            if !rare.is_empty() {
+                note.insert("choices".to_owned(), Value::Object(rare));
+            }
+        }
+        if !note.is_empty() {
+            class["remuda"] = Value::Object(note);
+        }
+        Some(class)
+    }
+}
+
+/// Adds the choices of others to those of a class; where the choices are that not all have, by input.
+fn unite_choices(first: &[String], class: &mut Value, others: &[(&[String], Value)]) -> Map<String, Value> {
+    let mut rare = Map::new();
+    for section in SECTIONS {
+        let inputs = class.get_mut("input").and_then(|inputs| inputs.get_mut(section)?.as_object_mut());
+        let Some(inputs) = inputs else { continue };
+        for (input, described) in inputs {
+            let Some(choices) = choices_mut(described) else { continue };
+            let theirs: Vec<_> = others
+                .iter()
+                .filter_map(|(names, other)| Some((*names, choices_of(other, input)?)))
+                .collect();
+            if theirs.iter().all(|(_, other)| *other == choices) {
+                continue;
+            }
+            // Which of those who let choose have which choice.
+            let mut where_: HashMap<String, BTreeSet<usize>> = HashMap::new();
+            for choice in choices.iter() {
+                where_.entry(key(choice)).or_default().insert(0);
+            }
+            for (n, (_, other)) in theirs.iter().enumerate() {
+                for choice in *other {
+                    let entry = where_.entry(key(choice));
+                    if matches!(entry, Entry::Vacant(_)) {
+                        choices.push(choice.clone());
+                    }
+                    entry.or_default().insert(n + 1);
+                }
+            }
+            let names: Vec<&[String]> =
+                std::iter::once(first).chain(theirs.iter().map(|(names, _)| *names)).collect();
+            let mut found = Map::new();
+            for choice in choices.iter() {
+                let key = key(choice);
+                let Some(at) = where_.get(&key).filter(|at| at.len() < names.len()) else { continue };
+                found.insert(key, at.iter().flat_map(|n| names[*n]).cloned().collect());
+            }
+            if !found.is_empty() {
+                rare.insert(input.clone(), Value::Object(found));
+            }
+        }
+    }
+    rare
+}
+
+/// Where inputs with choices are.
+const SECTIONS: [&str; 2] = ["required", "optional"];
+
+/// A choice as a name: choices need not be texts.
+fn key(choice: &Value) -> String {
+    choice.as_str().map_or_else(|| choice.to_string(), str::to_owned)
+}
+
+/// The choices of an input, in whichever way they are written: `[[…], {…}]` or `["COMBO", {"options": […]}]`.
+fn choices_mut(described: &mut Value) -> Option<&mut Vec<Value>> {
+    let parts = described.as_array_mut()?;
+    if parts.first()?.is_array() {
+        return parts.first_mut()?.as_array_mut();
+    }
+    if parts.first()? == "COMBO" {
+        return parts.get_mut(1)?.get_mut("options")?.as_array_mut();
+    }
+    None
+}
+
+fn choices_of<'a>(class: &'a Value, input: &str) -> Option<&'a Vec<Value>> {
+    SECTIONS.iter().find_map(|section| {
+        let parts = class.get("input")?.get(section)?.get(input)?.as_array()?;
+        match parts.first()? {
+            Value::Array(choices) => Some(choices),
+            kind if kind == "COMBO" => parts.get(1)?.get("options")?.as_array(),
+            _ => None,
+        }
+    })
+}
+
+/// A class with further choices for one of its inputs. What is there already is not added again.
+pub(super) fn add_choices(class: &mut Value, input: &str, further: impl IntoIterator<Item = String>) {
+    for section in SECTIONS {
+        let described = class.get_mut("input").and_then(|inputs| inputs.get_mut(section)?.get_mut(input));
+        let Some(choices) = described.and_then(choices_mut) else { continue };
+        let mut known: BTreeSet<String> = choices.iter().map(key).collect();
+        for choice in further {
+            if known.insert(choice.clone()) {
+                choices.push(choice.into());
+            }
+        }
+        return;
+    }
+}
+
+/// Classes with their descriptions as they came, in their order.
+struct Classes(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Classes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Classes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("node classes by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Classes, A::Error> {
+                let mut classes = Vec::new();
+                while let Some(class) = map.next_entry()? {
+                    classes.push(class);
+                }
+                Ok(Classes(classes))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(descriptions: &[(&[&str], Value)]) -> Value {
+        let descriptions: Vec<_> = descriptions
+            .iter()
+            .map(|(workers, json)| Description {
+                workers: workers.iter().map(|name| (*name).to_owned()).collect(),
+                json: json.to_string(),
+            })
+            .collect();
+        let (merged, errors) = merge(&descriptions);
+        assert!(errors.is_empty());
+        let whole: Value = serde_json::from_slice(&merged.whole).unwrap();
+        for (class, range) in &merged.classes {
+            let value: Value = serde_json::from_slice(&merged.whole[range.clone()]).unwrap();
+            assert_eq!(value, whole[class]);
+        }
+        whole
+    }
+
+    #[test]
+    fn one_description_stays_as_it_is_to_the_letter() {
+        let json = r#"{"B": {"x":1.0,  "y": [18446744073709551615]}, "A": {"z": 1e400}}"#;
+        let only = Description { workers: vec!["gpu-1".to_owned()], json: json.to_owned() };
+        // … and the same one of another worker adds nothing.
+        for many in [vec![only.clone()], vec![only.clone(), only]] {
+            assert_eq!(merge(&many).0.whole, json);
+        }
+    }
+
+    #[test]
+    fn choices_are_united_in_whichever_way_they_are_written() {
+        let classic = json!([["a", "b", 3], {"tooltip": "t"}]);
+        let modern = json!(["COMBO", {"options": ["b", "c"], "multiselect": false}]);
+        let with = |input: &Value| json!({"Load": {"input": {"required": {"name": input}}, "output": ["X"]}});
+        let merged = of(&[(&["gpu-1"], with(&classic)), (&["gpu-2", "gpu-3"], with(&modern))]);
+        assert_eq!(
+            merged["Load"]["input"]["required"]["name"],
+            json!([["a", "b", 3, "c"], {"tooltip": "t"}])
+        );
+        let rare = json!({"choices": {"name": {"a": ["gpu-1"], "3": ["gpu-1"], "c": ["gpu-2", "gpu-3"]}}});
+        assert_eq!(merged["Load"]["remuda"], rare);
+        let merged = of(&[(&["gpu-2"], with(&modern)), (&["gpu-1"], with(&classic))]);
+        let united = json!(["COMBO", {"options": ["b", "c", "a", 3], "multiselect": false}]);
+        assert_eq!(merged["Load"]["input"]["required"]["name"], united);
+    }
+
+    #[test]
+    fn classes_are_united_and_say_where_they_are() {
+        let merged = of(&[
+            (&["gpu-1"], json!({"Both": {"category": "new"}, "One": {"category": "x"}})),
+            (&["gpu-2"], json!({"Two": {"category": "y"}, "Both": {"category": "old"}})),
+        ]);
+        assert_eq!(merged.as_object().unwrap().keys().collect::<Vec<_>>(), ["Both", "One", "Two"]);
+        assert_eq!(merged["Both"], json!({"category": "new"}));
+        assert_eq!(merged["One"], json!({"category": "x", "remuda": {"workers": ["gpu-1"]}}));
+        assert_eq!(merged["Two"]["remuda"], json!({"workers": ["gpu-2"]}));
+    }
+
+    #[test]
+    fn what_makes_no_sense_does_no_harm() {
+        let merged = of(&[
+            (
+                &["gpu-1"],
+                json!({"A": 1, "B": {"input": 7}, "C": {"input": {"required": {"x": ["INT"], "y": []}}}}),
+            ),
+            (
+                &["gpu-2"],
+                json!({"A": 2, "B": {"input": {"required": {"x": [["a"]]}}}, "C": {"input": {"required": {"x": [[1]]}}}}),
+            ),
+        ]);
+        assert_eq!(merged["A"], 1);
+        assert_eq!(merged["B"], json!({"input": 7}));
+        assert_eq!(merged["C"]["input"]["required"]["x"], json!(["INT"]));
+        let nonsense = Description { workers: vec!["gpu-1".to_owned()], json: "[]".to_owned() };
+        let (merged, errors) = merge(&[nonsense]);
+        assert_eq!((merged.whole.as_ref(), errors.len()), (&b"{}"[..], 1));
+    }
+
+    #[test]
+    fn inputs_for_files_take_further_choices() {
+        let info = json!({"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": true}]}}},
+            "LoadVideo": {"input": {"required": {"file": ["COMBO", {"options": [], "video_upload": true}]}}}});
+        let description = Description { workers: vec!["gpu-1".to_owned()], json: info.to_string() };
+        let (merged, _) = merge(&[description]);
+        let uploads: Vec<_> =
+            merged.uploads.iter().map(|upload| (upload.class.as_str(), upload.inputs.clone())).collect();
+        assert_eq!(
+            uploads,
+            [
+                ("LoadImage", vec![("image".to_owned(), UploadKind::Image)]),
+                ("LoadVideo", vec![("file".to_owned(), UploadKind::Video)]),
+            ]
+        );
+        let mut class = info["LoadImage"].clone();
+        add_choices(&mut class, "image", ["a.png".to_owned(), "b.png".to_owned()]);
+        assert_eq!(class["input"]["required"]["image"][0], json!(["a.png", "b.png"]));
+        let mut class = info["LoadVideo"].clone();
+        add_choices(&mut class, "file", ["c.mp4".to_owned()]);
+        assert_eq!(class["input"]["required"]["file"][1]["options"], json!(["c.mp4"]));
+    }
+
+    #[test]
+    fn models_are_known_by_their_folder() {
+        let info = |name: &str| json!({"CheckpointLoaderSimple": {"input": {"required": {"ckpt_name": [[name, "none"]]}}}});
+        let description =
+            |name: &str| Description { workers: vec![name.to_owned()], json: info(name).to_string() };
+        let (merged, _) = merge(&[description("b.safetensors"), description("a.ckpt")]);
+        let found: Vec<_> = merged.models["checkpoints"].iter().map(String::as_str).collect();
+        assert_eq!(found, ["a.ckpt", "b.safetensors"]);
+    }
+}

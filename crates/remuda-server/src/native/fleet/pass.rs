@@ -1,0 +1,75 @@
+//! Passing on what a worker has: the first of several that has it answers, and its answer is streamed.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+
+use super::ask::Driven;
+use crate::error::{ApiError, ApiResult};
+use crate::state::AppState;
+
+/// What is passed back of a worker's answer.
+const PASSED_BACK: [HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::ACCEPT_RANGES,
+    header::ETAG,
+    header::LAST_MODIFIED,
+    header::CACHE_CONTROL,
+];
+
+/// Asks one worker after the other, until one has it. 404 when none has; 503 when one could not be asked and no other
+/// has it.
+pub(super) async fn pass_on(
+    state: &AppState,
+    workers: &[Driven],
+    method: &Method,
+    segments: &[&str],
+    query: Option<&str>,
+    asked: &HeaderMap,
+) -> ApiResult<Response> {
+    // A worker would be asked for something else than what it was checked for.
+    if segments.iter().any(|segment| matches!(*segment, "" | "." | ".."))
+        || segments.iter().any(|segment| segment.contains(['/', '\\', '\0']))
+    {
+        return Ok(StatusCode::NOT_FOUND.into_response());
+    }
+    let permit = state.permits.download()?;
+    let mut silent = None;
+    for worker in workers {
+        match state.fleet.ask.stream(worker, method.clone(), segments, query, asked).await {
+            Ok(answer) if answer.status().is_success() || answer.status() == StatusCode::NOT_MODIFIED => {
+                let mut headers = HeaderMap::new();
+                for name in PASSED_BACK {
+                    if let Some(value) = answer.headers().get(&name) {
+                        headers.insert(name, value.clone());
+                    }
+                }
+                headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                let (status, worker) = (answer.status(), worker.id.clone());
+                if method == Method::HEAD {
+                    return Ok((status, headers).into_response());
+                }
+                let stream = answer.bytes_stream().map(move |piece| {
+                    let _held_to_the_end = &permit;
+                    piece.inspect_err(|error| tracing::warn!(%worker, %error, "a file of a worker broke off"))
+                });
+                return Ok((status, headers, Body::from_stream(stream)).into_response());
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(worker = %worker.id, path = segments.join("/"), %error, "a worker could not be asked");
+                silent = Some(worker);
+            }
+        }
+    }
+    match silent {
+        None => Ok(StatusCode::NOT_FOUND.into_response()),
+        Some(worker) => {
+            let error = format!("worker {} does not answer: try again in a moment", worker.id);
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "worker_silent", error).retry_after(5))
+        }
+    }
+}

@@ -82,6 +82,7 @@ impl Gateway {
         let hub = FrameHub::default();
         let mut options = ServerOptions::new(ground.store.clone(), ground.files.clone(), hub.clone());
         options.advertise = Some(url.parse().unwrap());
+        options.owner = Some(ground.owner);
         change(&mut options);
         let stop = CancellationToken::new();
         let running = tokio::spawn(Server::new(options).run(listener, stop.clone()));
@@ -164,10 +165,20 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) async fn join(ground: &Arc<Ground>, name: &str, object_info: Option<&str>) -> Self {
+        Self::join_at(ground, name, "http://127.0.0.1:8188", object_info).await
+    }
+
+    /// … whose ComfyUI is said to be there.
+    pub(crate) async fn join_at(
+        ground: &Arc<Ground>,
+        name: &str,
+        endpoint: &str,
+        object_info: Option<&str>,
+    ) -> Self {
         let id = WorkerId::new(name).unwrap();
         let spec = WorkerSpec {
             id: id.clone(),
-            endpoint: "http://127.0.0.1:8188".to_owned(),
+            endpoint: endpoint.to_owned(),
             name: Some(format!("pod-{name}")),
             labels: BTreeSet::from(["a100".to_owned()]),
         };

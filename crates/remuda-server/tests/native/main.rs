@@ -6,6 +6,7 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+mod fleet;
 mod prompts;
 mod rig;
 #[allow(dead_code, reason = "the tests of our own API use all of it")]

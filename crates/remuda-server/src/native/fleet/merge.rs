@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn one_description_stays_as_it_is_to_the_letter() {
-        let json = r#"{"B": {"x":1.0,  "y": [18446744073709551615]}, "A": {"z": 1e400}}"#;
+        let json = r#"{"B": {"x":1.0,  "y": [18446744073709551615]}, "A": {"z": 1E+2}}"#;
         let only = Description { workers: vec!["gpu-1".to_owned()], json: json.to_owned() };
         // … and the same one of another worker adds nothing.
         for many in [vec![only.clone()], vec![only.clone(), only]] {

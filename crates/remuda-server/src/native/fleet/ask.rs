@@ -60,6 +60,8 @@ pub(crate) enum AskError {
     Http(#[from] reqwest::Error),
     #[error("no answer within {} s", PATIENCE.as_secs())]
     Late,
+    #[error("did not answer a moment ago")]
+    Resting,
     #[error("answered {0}")]
     Status(StatusCode),
     #[error("answered with more than {LONGEST} bytes")]
@@ -105,6 +107,8 @@ pub(crate) struct Asker {
     owner: Option<OwnerId>,
     http: reqwest::Client,
     kept: Mutex<HashMap<Question, Arc<Slot>>>,
+    /// Until when those that did not answer are left alone: one that hangs holds a caller up once, not at every question.
+    resting: Mutex<HashMap<WorkerId, Instant>>,
 }
 
 /// Who is asked for what.
@@ -137,7 +141,7 @@ impl Slot {
 impl Asker {
     /// For the workers of this process. None: it drives none.
     pub(crate) fn new(owner: Option<OwnerId>) -> Self {
-        Self { owner, http: client(), kept: Mutex::default() }
+        Self { owner, http: client(), kept: Mutex::default(), resting: Mutex::default() }
     }
 
     /// The workers that this process drives, those left out that are known not to answer.
@@ -159,16 +163,23 @@ impl Asker {
         query: Option<&str>,
         asked: &HeaderMap,
     ) -> Result<reqwest::Response, AskError> {
+        if self.rests(&worker.id) {
+            return Err(AskError::Resting);
+        }
         let mut request = self.http.request(method, url(&worker.endpoint, segments, query)?);
         for name in PASSED_ON {
             if let Some(value) = asked.get(&name) {
                 request = request.header(name, value);
             }
         }
-        match tokio::time::timeout(PATIENCE, request.send()).await {
-            Ok(answer) => Ok(answer?),
+        let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
+            Ok(answer) => answer.map_err(AskError::from),
             Err(_) => Err(AskError::Late),
+        };
+        if answer.is_err() {
+            self.rest(&worker.id);
         }
+        answer
     }
 
     /// Asks one worker for JSON. None: it has no such thing (404).
@@ -196,7 +207,10 @@ impl Asker {
             }
             Ok(Some(Arc::new(serde_json::from_slice(&bytes)?)))
         };
-        tokio::time::timeout(PATIENCE, read).await.map_err(|_| AskError::Late)?
+        tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| {
+            self.rest(&worker.id);
+            Err(AskError::Late)
+        })
     }
 
     /// Asks all of them for JSON, at most every half minute. Whoever could not be asked is logged and named, unless there
@@ -213,6 +227,17 @@ impl Asker {
             }
         }
         answers
+    }
+
+    fn rests(&self, worker: &WorkerId) -> bool {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.retain(|_, until| *until > Instant::now());
+        resting.contains_key(worker)
+    }
+
+    fn rest(&self, worker: &WorkerId) {
+        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        resting.insert(worker.clone(), Instant::now() + SORE);
     }
 
     /// The answer of one worker, not older than it may be, or the last one.

@@ -163,9 +163,6 @@ impl Asker {
         query: Option<&str>,
         asked: &HeaderMap,
     ) -> Result<reqwest::Response, AskError> {
-        if self.rests(&worker.id) {
-            return Err(AskError::Resting);
-        }
         let mut request = self.http.request(method, url(&worker.endpoint, segments, query)?);
         for name in PASSED_ON {
             if let Some(value) = asked.get(&name) {
@@ -229,7 +226,8 @@ impl Asker {
         answers
     }
 
-    fn rests(&self, worker: &WorkerId) -> bool {
+    /// Whether it did not answer a moment ago.
+    pub(super) fn rests(&self, worker: &WorkerId) -> bool {
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|_, until| *until > Instant::now());
         resting.contains_key(worker)
@@ -247,7 +245,11 @@ impl Asker {
         let answer = slot
             .answer
             .get_or_init(|| async {
-                self.json(worker, segments, None).await.map_err(|error| {
+                let answer = match self.rests(&worker.id) {
+                    true => Err(AskError::Resting),
+                    false => self.json(worker, segments, None).await,
+                };
+                answer.map_err(|error| {
                     let path = segments.join("/");
                     tracing::warn!(worker = %worker.id, path, %error, "a worker could not be asked");
                     Arc::new(error)

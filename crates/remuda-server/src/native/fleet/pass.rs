@@ -39,6 +39,10 @@ pub(super) async fn pass_on(
     let permit = state.permits.download()?;
     let mut silent = None;
     for worker in workers {
+        if state.fleet.ask.rests(&worker.id) {
+            silent = Some(worker);
+            continue;
+        }
         match state.fleet.ask.stream(worker, method.clone(), segments, query, asked).await {
             Ok(answer) if answer.status().is_success() || answer.status() == StatusCode::NOT_MODIFIED => {
                 let mut headers = HeaderMap::new();

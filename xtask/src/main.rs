@@ -7,6 +7,7 @@
 
 mod bench;
 mod chaos;
+mod clients;
 mod fuzz;
 mod needs;
 mod run;

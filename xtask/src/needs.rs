@@ -1,10 +1,11 @@
 //! What the tests need beside the Rust toolchain, and how it gets here.
 //!
-//! Tests decode what the simulator writes with ffmpeg, and use a private PostgreSQL, straight and through
-//! PgBouncer. On a fresh Debian machine with root rights, as in CI, these are installed; everywhere else one
-//! line says what is missing, because installing software is then the owner's decision.
+//! Tests decode what the simulator writes with ffmpeg, use a private PostgreSQL, straight and through PgBouncer,
+//! and run ComfyUI clients of others in Python, Node and Chromium. On a fresh Debian machine with root rights, as
+//! in CI, these are installed; everywhere else one line says what is missing, because installing software is then
+//! the owner's decision.
 
-use crate::run;
+use crate::{clients, run};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,8 +21,14 @@ const NEEDS: &[Need] = &[
     Need { program: "ffprobe", package: "ffmpeg" },
     Need { program: "initdb", package: "postgresql" },
     Need { program: "pgbouncer", package: "pgbouncer" },
+    Need { program: PYTHON, package: "python3-venv" },
+    Need { program: "node", package: "nodejs" },
+    Need { program: "npm", package: "npm" },
+    Need { program: "chromium", package: "chromium" },
 ];
 
+/// On Debian it may be there without the part that makes environments.
+const PYTHON: &str = "python3";
 /// Debian has a folder per version of PostgreSQL, and does not put them into PATH.
 const VERSIONS_OF_POSTGRESQL: &str = "/usr/lib/postgresql";
 /// Programs of Debian that are only in the PATH of root.
@@ -44,7 +51,7 @@ pub(crate) fn provide() -> Result<()> {
     }
     let present: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
     println!("present: {}", present.join(", "));
-    Ok(())
+    clients::provide()
 }
 
 fn missing() -> Vec<&'static Need> {
@@ -52,6 +59,9 @@ fn missing() -> Vec<&'static Need> {
 }
 
 fn is_there(program: &str) -> bool {
+    if program == PYTHON {
+        return run::captured(Command::new(PYTHON).args(["-c", "import ensurepip, venv"])).is_ok();
+    }
     let versions = std::fs::read_dir(VERSIONS_OF_POSTGRESQL).into_iter().flatten().flatten();
     let mut aside = versions.map(|version| version.path().join("bin")).chain([PathBuf::from(SYSTEM)]);
     run::which(program).is_some() || aside.any(|folder| folder.join(program).is_file())

@@ -116,13 +116,28 @@ impl ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+impl ApiError {
+    /// When to come back.
+    pub(crate) fn retry_after_s(&self) -> Option<u32> {
+        self.retry_after_s
+    }
+
+    /// Puts it into the log, if it is our own trouble. To be done once, where it is answered.
+    pub(crate) fn note(&self) {
         if self.status.is_server_error() {
             let log = self.log.as_deref().unwrap_or(&self.body.error);
             tracing::warn!(http.status = self.status.as_u16(), error.code = self.body.code, "{log}");
         }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.note();
+        let body = (*self.body).clone();
         let mut response = (self.status, Json(self.body)).into_response();
+        // For layers that say the same in other words.
+        response.extensions_mut().insert(body);
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -18,7 +18,7 @@ mod sync;
 mod waiting;
 mod wire;
 
-pub use options::{Limits, ServerOptions, TaskDefaults};
+pub use options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 pub use server::{MetricsServer, Server};
 
 /// The description of the API (OpenAPI), as JSON.

@@ -23,6 +23,8 @@ pub struct ServerOptions {
     pub defaults: TaskDefaults,
     /// Bounds.
     pub limits: Limits,
+    /// How the synchronous handler waits.
+    pub sync: SyncOptions,
     /// Origins of web pages that may call the API, as `https://example.org`. None: CORS is off.
     pub cors_origins: Vec<String>,
     /// Further names under which this server is asked before there are keys, beside those of this machine.
@@ -52,6 +54,7 @@ impl ServerOptions {
             hub,
             defaults: TaskDefaults::default(),
             limits: Limits::default(),
+            sync: SyncOptions::default(),
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             insecure: false,
@@ -92,6 +95,27 @@ impl Default for TaskDefaults {
     }
 }
 
+/// How the synchronous handler waits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyncOptions {
+    /// How long a request waits that does not say otherwise: 5 minutes.
+    pub timeout: Duration,
+    /// The longest wait that can be asked for: a day.
+    pub longest: Duration,
+    /// How long a prompt waits while no worker is usable: 5 s.
+    pub patience: Duration,
+}
+
+impl Default for SyncOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(300),
+            longest: Duration::from_secs(86_400),
+            patience: Duration::from_secs(5),
+        }
+    }
+}
+
 /// Bounds on what a server takes at once. Beyond them it answers 413 or 503.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
@@ -113,6 +137,8 @@ pub struct Limits {
     pub downloads: usize,
     /// Event streams and waiting requests at once: 4096.
     pub waiting: usize,
+    /// Synchronous requests at once, from their receipt to the end of their answers: 1024.
+    pub sync: usize,
     /// Waiting requests of sidecars at once, claims and beats together: 8192. Readers of events never take their place.
     pub sidecars: usize,
     /// How long a client may take for the head of a request: 30 s.
@@ -135,6 +161,7 @@ impl Default for Limits {
             deliveries: 256,
             downloads: 512,
             waiting: 4096,
+            sync: 1024,
             sidecars: 8192,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),

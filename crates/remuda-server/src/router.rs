@@ -17,6 +17,7 @@ use crate::error::ApiError;
 use crate::native;
 use crate::routes;
 use crate::state::AppState;
+use crate::sync;
 
 /// Everything that a request passes, from the outside in: count, CORS, panics, gate, route.
 pub(crate) fn router(state: AppState) -> Router {
@@ -31,7 +32,8 @@ pub(crate) fn router(state: AppState) -> Router {
         .layer(middleware::from_fn_with_state(state.clone(), gate))
         // Bodies are bounded where they are read: a form may carry a file of any size that is allowed.
         .layer(DefaultBodyLimit::disable())
-        .layer(CatchPanicLayer::custom(panicked));
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(middleware::from_fn(sync::in_shape));
     let router = match cors(&state.cors_origins) {
         Some(cors) => router.layer(cors),
         None => router,
@@ -75,6 +77,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
         header::CONTENT_RANGE,
         header::CONTENT_DISPOSITION,
         header::RETRY_AFTER,
+        HeaderName::from_static("x-prompt-id"),
     ];
     Some(
         CorsLayer::new()

@@ -20,9 +20,10 @@ use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
 use crate::native::prompts::Numbers;
 use crate::native::{Desk, Fleet};
-use crate::options::{Limits, ServerOptions, TaskDefaults};
+use crate::options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 use crate::relay::Relays;
 use crate::routes::Live;
+use crate::sync::Lookout;
 
 /// So long a submission waits for others to make room.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
+    pub(crate) sync: SyncOptions,
+    pub(crate) lookout: Lookout,
     /// How long a lease of the store lasts.
     pub(crate) lease: Duration,
     pub(crate) cors_origins: Vec<String>,
@@ -91,6 +94,8 @@ impl AppState {
             hub: options.hub,
             defaults: options.defaults,
             limits: options.limits,
+            sync: options.sync,
+            lookout: Lookout::default(),
             lease: options.lease,
             cors_origins: options.cors_origins,
             advertise: options.advertise,
@@ -125,6 +130,7 @@ pub(crate) struct Permits {
     deliveries: Arc<Semaphore>,
     downloads: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    sync: Arc<Semaphore>,
     sidecars: Arc<Semaphore>,
 }
 
@@ -137,6 +143,7 @@ impl Permits {
             deliveries: make(limits.deliveries),
             downloads: make(limits.downloads),
             waiting: make(limits.waiting),
+            sync: make(limits.sync),
             sidecars: make(limits.sidecars),
         }
     }
@@ -165,6 +172,10 @@ impl Permits {
     /// For the claims and beats of sidecars, on which leases depend.
     pub(crate) fn sidecar(&self) -> ApiResult<OwnedSemaphorePermit> {
         self.sidecars.clone().try_acquire_owned().map_err(|_| ApiError::busy("sidecars"))
+    }
+
+    pub(crate) fn sync(&self) -> ApiResult<OwnedSemaphorePermit> {
+        self.sync.clone().try_acquire_owned().map_err(|_| ApiError::busy("synchronous requests"))
     }
 
     pub(crate) fn waiting(&self) -> ApiResult<OwnedSemaphorePermit> {

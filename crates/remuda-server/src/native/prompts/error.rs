@@ -46,6 +46,14 @@ impl NativeError {
         Self::refused("no_prompt", "No prompt provided", "No prompt provided")
     }
 
+    /// What it was before it got ComfyUI's words.
+    pub(crate) fn into_inner(self) -> Result<ApiError, Self> {
+        match self.inner {
+            Some(inner) => Ok(inner),
+            None => Err(self),
+        }
+    }
+
     fn body(&self) -> Value {
         let error = json!({
             "type": self.kind, "message": self.message, "details": self.details, "extra_info": self.extra_info,

@@ -20,6 +20,7 @@ use axum::routing::post;
 pub(crate) use error::NativeError;
 pub(crate) use lookup::find;
 pub(crate) use numbers::Numbers;
+pub(crate) use request::read;
 pub(crate) use submit::{Accepted, Prompt, submit};
 
 use crate::state::AppState;

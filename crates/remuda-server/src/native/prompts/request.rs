@@ -40,7 +40,7 @@ pub(super) async fn prompt(
         prompt.client = client_in(&uri);
     }
     let accepted = submit(&state, &caller.tenant, prompt, Some(permit)).await?;
-    let Accepted { task, number, node_errors } = accepted;
+    let Accepted { task, number, node_errors, .. } = accepted;
     let id = names::prompt_id(&task);
     Ok(Json(json!({"prompt_id": id, "number": shown(number), "node_errors": node_errors})).into_response())
 }
@@ -88,7 +88,7 @@ struct Extra {
 }
 
 /// Reads a body, whatever its content type says.
-fn read(bytes: &[u8]) -> Refused<Prompt> {
+pub(crate) fn read(bytes: &[u8]) -> Refused<Prompt> {
     let malformed =
         |details: String| NativeError::refused("invalid_request", "The request cannot be read", details);
     let text = std::str::from_utf8(bytes).map_err(|error| malformed(format!("not UTF-8: {error}")))?;

@@ -24,6 +24,8 @@ const LATE: i64 = 1;
 /// One prompt to take in.
 #[derive(Debug)]
 pub(crate) struct Prompt {
+    /// The name of the task to be, unless the same prompt came before.
+    pub(crate) task: TaskId,
     /// The graph, byte for byte.
     pub(crate) workflow: Box<RawValue>,
     /// Which of the tenant's clients is told of it.
@@ -42,12 +44,17 @@ pub(crate) struct Prompt {
     pub(crate) workflow_id: Option<String>,
     /// Not after this moment.
     pub(crate) deadline: Option<Timestamp>,
+    /// How urgent it is, whatever its number says.
+    pub(crate) priority: Option<Priority>,
+    /// How often it may fail and be tried again, when that is not left to the server.
+    pub(crate) max_retries: Option<i32>,
 }
 
 impl Prompt {
     /// Nothing but a graph.
     pub(crate) fn new(workflow: Box<RawValue>) -> Self {
         Self {
+            task: TaskId::new(),
             workflow,
             client: None,
             id: None,
@@ -57,6 +64,8 @@ impl Prompt {
             targets: None,
             workflow_id: None,
             deadline: None,
+            priority: None,
+            max_retries: None,
         }
     }
 }
@@ -67,6 +76,8 @@ pub(crate) struct Accepted {
     /// The task behind it, as the store gave it: it may be running already. A repeated submission gets the task of the
     /// first one, however far that is.
     pub(crate) task: Task,
+    /// Whether the same prompt came before.
+    pub(crate) before: bool,
     /// The number that its client is told.
     pub(crate) number: f64,
     /// What is wrong with outputs that will not run, while others will.
@@ -114,17 +125,17 @@ pub(crate) async fn submit(
         extra: Some(Box::new(extra)),
     };
     let new = NewTask {
-        id: TaskId::new(),
+        id: prompt.task,
         tenant: tenant.clone(),
         workflow_id: prompt.workflow_id,
-        priority,
+        priority: prompt.priority.unwrap_or(priority),
         input,
         affinity: cleared.affinity,
         shape: cleared.shape,
         not_before: None,
         deadline: prompt.deadline,
         timeout_s: state.defaults.timeout_s,
-        max_retries: state.defaults.max_retries,
+        max_retries: prompt.max_retries.unwrap_or(state.defaults.max_retries),
         metadata: None,
         retry_of: None,
         idempotency,
@@ -138,7 +149,7 @@ pub(crate) async fn submit(
     match submitted {
         Submitted::New(task) => {
             state.desk.submitted(state, &task);
-            Ok(Accepted { task, number, node_errors: cleared.node_errors })
+            Ok(Accepted { task, before: false, number, node_errors: cleared.node_errors })
         }
         Submitted::Before(task) => again(state, task).await,
     }
@@ -163,7 +174,7 @@ async fn again(state: &AppState, task: Task) -> Result<Accepted, NativeError> {
     state.desk.submitted(state, &task);
     let extra = state.store.input(task.id).await?.and_then(|input| input.extra);
     let number = extra.map_or(0.0, |extra| extra.number);
-    Ok(Accepted { task, number, node_errors: Map::new() })
+    Ok(Accepted { task, before: true, number, node_errors: Map::new() })
 }
 
 fn in_use() -> NativeError {

@@ -1,0 +1,286 @@
+//! A good end, as the client sees it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use remuda_core::{OutputFile, Task, TaskId, TaskResult};
+use remuda_files::{FileKey, Files};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+use url::Url;
+use utoipa::ToSchema;
+
+use super::accept::{Accept, Choice};
+use super::error::{PROMPT_ID, SyncError};
+use super::stream::{self as pieces, Piece};
+use crate::error::{ApiError, ApiResult};
+use crate::native::names;
+use crate::routes::{Sendable, send};
+use crate::state::AppState;
+use crate::wire::absolute;
+
+/// So many files are looked for at once.
+const LOOKS: usize = 8;
+
+/// What a prompt left.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct PromptResult {
+    /// The prompt, also in `/history`.
+    prompt_id: String,
+    /// `success`.
+    #[schema(value_type = String, example = "success")]
+    status: &'static str,
+    /// In seconds, from the receipt of the request.
+    execution_time: f64,
+    /// `outputs` of ComfyUI's history entry.
+    #[schema(value_type = Object)]
+    outputs: Value,
+    /// Parts of the graph that ComfyUI refused while it ran the others, by node.
+    #[schema(value_type = Object)]
+    node_errors: Value,
+    /// Every file, of whatever kind, by the node that made it.
+    images: BTreeMap<String, Vec<FileLine>>,
+}
+
+/// One file.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct FileLine {
+    filename: String,
+    subfolder: String,
+    /// `output` or `temp`.
+    #[serde(rename = "type")]
+    file_type: String,
+    /// Media type.
+    mime: String,
+    /// In bytes.
+    size: i64,
+    /// Where to fetch it.
+    url: String,
+    /// The file as base64, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+}
+
+/// How the client wants the answer.
+#[derive(Debug)]
+pub(super) struct Form {
+    pub(super) accept: Accept,
+    pub(super) base64: bool,
+}
+
+/// Answers with what a completed task left. `foreseen`: which of its nodes were known not to run.
+pub(super) async fn success(
+    state: &AppState,
+    task: Task,
+    foreseen: Map<String, Value>,
+    took: Duration,
+    form: &Form,
+    permit: OwnedSemaphorePermit,
+) -> Result<Response, SyncError> {
+    let prompt_id = names::prompt_id(&task);
+    let mut result = task.result.unwrap_or_default();
+    // What ComfyUI said counts; what was said for it before holds where it said nothing.
+    result.node_errors.get_or_insert(Value::Object(foreseen));
+    let answered = match form.accept.choose(&result.files) {
+        Choice::File(file) => one_file(state, file).await,
+        Choice::Nothing => {
+            let there: Vec<&str> = result.files.iter().map(|file| file.mime.as_str()).collect();
+            let there = if there.is_empty() { "no files".to_owned() } else { there.join(", ") };
+            let detail = format!(
+                "the prompt left {there}, and as application/json everything; Accept wants none of it"
+            );
+            return Err(SyncError::not_acceptable(detail).prompt_id(prompt_id));
+        }
+        Choice::Json => {
+            let head = PromptResult::new(task.id, &prompt_id, &result, took);
+            match plan(&head, task.id, &result.files, form.base64, state.public_url.as_ref()) {
+                Ok(pieces) => {
+                    let sent = if form.base64 { result.files.as_slice() } else { &[] };
+                    everything(state, pieces, sent, permit).await
+                }
+                Err(error) => Err(error),
+            }
+        }
+    };
+    let mut response = answered.map_err(|error| SyncError::from(error).prompt_id(prompt_id.as_str()))?;
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if let Ok(id) = HeaderValue::from_str(&prompt_id) {
+        headers.insert(PROMPT_ID, id);
+    }
+    Ok(response)
+}
+
+/// The prompt goes on, and nobody waits for it now.
+pub(super) fn later(task: &Task, detail: &str) -> Response {
+    let prompt_id = names::prompt_id(task);
+    let body = json!({
+        "prompt_id": prompt_id,
+        "status": task.status.as_str(),
+        "detail": detail,
+        "url": format!("/history/{}", escaped(&prompt_id)),
+    });
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = StatusCode::ACCEPTED;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(id) = HeaderValue::from_str(&prompt_id) {
+        headers.insert(PROMPT_ID, id);
+    }
+    response
+}
+
+impl PromptResult {
+    /// Everything but the files.
+    fn new(task: TaskId, prompt_id: &str, result: &TaskResult, took: Duration) -> Self {
+        Self {
+            prompt_id: prompt_id.to_owned(),
+            status: "success",
+            execution_time: (took.as_secs_f64() * 1000.0).round() / 1000.0,
+            outputs: match names::shown_outputs(task, &result.outputs) {
+                Value::Null => json!({}),
+                outputs => outputs,
+            },
+            node_errors: result.node_errors.clone().unwrap_or_else(|| json!({})),
+            images: BTreeMap::new(),
+        }
+    }
+}
+
+impl FileLine {
+    fn new(task: TaskId, file: &OutputFile, base: Option<&Url>) -> Self {
+        let subfolder = names::shown_subfolder(task, &file.subfolder);
+        Self {
+            url: view_url(base, &file.filename, &subfolder, &file.file_type),
+            filename: file.filename.clone(),
+            subfolder,
+            file_type: file.file_type.clone(),
+            mime: file.mime.clone(),
+            size: file.size,
+            data: None,
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+/// Where a file is in the native dialect.
+fn view_url(base: Option<&Url>, filename: &str, subfolder: &str, file_type: &str) -> String {
+    let query = format!(
+        "/view?filename={}&subfolder={}&type={}",
+        escaped(filename),
+        escaped(subfolder),
+        escaped(file_type)
+    );
+    absolute(base, &query)
+}
+
+/// The bytes of one file, as they are.
+async fn one_file(state: &AppState, file: &OutputFile) -> ApiResult<Response> {
+    let file = Sendable {
+        key: file.key.clone(),
+        filename: file.filename.clone(),
+        mime: file.mime.clone(),
+        size: file.size,
+        sha256: file.sha256,
+    };
+    // Ranges and conditions are for asking again; this file was just made.
+    let mut response = send(state, &Method::POST, &HeaderMap::new(), file).await.map_err(gone)?;
+    response.headers_mut().remove(header::ACCEPT_RANGES);
+    Ok(response)
+}
+
+/// Everything as JSON.
+async fn everything(
+    state: &AppState,
+    pieces: Vec<Piece>,
+    files: &[OutputFile],
+    permit: OwnedSemaphorePermit,
+) -> ApiResult<Response> {
+    // Once the first byte is sent there is no way to say that a file is missing.
+    let looks: Vec<_> =
+        files.iter().map(|file| is_there(state.files.clone(), file.key.clone(), file.size)).collect();
+    stream::iter(looks).buffered(LOOKS).try_collect::<()>().await?;
+    let length = pieces::length(&pieces);
+    let mut response = Response::new(pieces::body(pieces, state.files.clone(), permit));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(response)
+}
+
+async fn is_there(files: Files, key: String, size: i64) -> ApiResult<()> {
+    let key = FileKey::parse(&key)?;
+    match files.size(&key).await.map_err(|error| gone(error.into()))? {
+        Some(found) if i64::try_from(found) == Ok(size) => Ok(()),
+        found => {
+            let log = format!("{key} should have {size} bytes in the file store and has {found:?}");
+            Err(ApiError::internal(log))
+        }
+    }
+}
+
+/// A file that was stored a moment ago and is not there: nothing that the client could have done otherwise.
+fn gone(error: ApiError) -> ApiError {
+    match error.status {
+        StatusCode::NOT_FOUND => ApiError::internal("a file of a result is not in the file store"),
+        _ => error,
+    }
+}
+
+/// The JSON as pieces. With `base64` every file has its place in it.
+fn plan(
+    head: &PromptResult,
+    task: TaskId,
+    files: &[OutputFile],
+    base64: bool,
+    base: Option<&Url>,
+) -> ApiResult<Vec<Piece>> {
+    let mut text = text_of(head)?;
+    // The files come last, and are not in it yet.
+    if !text.ends_with("{}}") {
+        return Err(ApiError::internal("an answer does not end with its files"));
+    }
+    text.truncate(text.len() - 2);
+    let mut pieces = Vec::new();
+    let mut nodes: Vec<(&str, Vec<&OutputFile>)> = Vec::new();
+    for file in files {
+        match nodes.iter_mut().find(|(node, _)| *node == file.node_id) {
+            Some((_, of_node)) => of_node.push(file),
+            None => nodes.push((&file.node_id, vec![file])),
+        }
+    }
+    for (n, (node, files)) in nodes.into_iter().enumerate() {
+        text.push_str(if n == 0 { "" } else { "," });
+        text.push_str(&text_of(&node)?);
+        text.push_str(":[");
+        for (n, file) in files.into_iter().enumerate() {
+            text.push_str(if n == 0 { "" } else { "," });
+            text.push_str(&text_of(&FileLine::new(task, file, base))?);
+            if base64 {
+                text.truncate(text.len() - 1);
+                text.push_str(",\"data\":\"");
+                pieces.push(Piece::Text(std::mem::take(&mut text)));
+                let size = u64::try_from(file.size).unwrap_or(0);
+                pieces.push(Piece::File { key: FileKey::parse(&file.key)?, size });
+                text.push_str("\"}");
+            }
+        }
+        text.push(']');
+    }
+    text.push_str("}}");
+    pieces.push(Piece::Text(text));
+    Ok(pieces)
+}
+
+fn text_of(value: &impl Serialize) -> ApiResult<String> {
+    serde_json::to_string(value).map_err(|error| ApiError::internal(error.to_string()))
+}

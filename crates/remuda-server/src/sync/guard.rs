@@ -1,0 +1,69 @@
+//! Nobody waits any more: the prompt is cancelled, whichever way the waiting ended.
+
+use std::time::Duration;
+
+use remuda_core::TaskId;
+use remuda_store::Error;
+use tokio::time::sleep;
+
+use crate::state::AppState;
+
+/// The pause before the next try.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A submission that was cut off may still arrive at the store: so often it is looked for.
+const LOOKS: u32 = 6;
+
+/// So often a store that is away is tried again. What is not cancelled then ends by its deadline.
+const TRIES: u32 = 240;
+
+/// Cancels a task when it is dropped, unless it was told otherwise. Made before the submission, so that there is no
+/// moment at which a client can hang up unnoticed.
+#[derive(Debug)]
+pub(super) struct Guard {
+    state: AppState,
+    task: TaskId,
+    armed: bool,
+}
+
+impl Guard {
+    pub(super) fn new(state: &AppState, task: TaskId, armed: bool) -> Self {
+        Self { state: state.clone(), task, armed }
+    }
+
+    /// The task has ended, or goes on without anybody.
+    pub(super) fn disarm(&mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        tracing::info!(task = %self.task, "nobody waits for the prompt any more: it is cancelled");
+        self.state.tasks.spawn(cancel(self.state.clone(), self.task));
+    }
+}
+
+async fn cancel(state: AppState, task: TaskId) {
+    let mut looks = 0;
+    for _ in 0..TRIES {
+        match state.store.cancel(task).await {
+            Ok(_) | Err(Error::Finished(_)) => return,
+            Err(Error::NotFound { .. }) if looks < LOOKS => looks += 1,
+            Err(error) if error.is_temporary() => {}
+            Err(Error::NotFound { .. }) => return,
+            Err(error) => {
+                tracing::warn!(%task, %error, "a prompt that nobody waits for could not be cancelled");
+                return;
+            }
+        }
+        tokio::select! {
+            () = sleep(PAUSE) => {}
+            () = state.stop.cancelled() => return,
+        }
+    }
+    tracing::warn!(%task, "the store was away: a prompt that nobody waits for ends by its deadline");
+}

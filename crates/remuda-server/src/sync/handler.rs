@@ -1,0 +1,148 @@
+//! The handler itself.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use http::HeaderMap;
+use remuda_core::{Status, Task, Timestamp};
+use tokio::time::Instant;
+
+use super::accept::Accept;
+use super::answer::{self, Form, PromptResult};
+use super::error::{SyncError, SyncErrorBody};
+use super::guard::Guard;
+use super::request::{self, PromptSync, Query, Wanted};
+use super::wait::{self, Waited};
+use crate::access::SubmitCaller;
+use crate::extract::{ApiQuery, read_body_with};
+use crate::native::names;
+use crate::native::prompts::{self, Accepted};
+use crate::state::AppState;
+
+/// So much later than the request's own time the stored deadline is: it is for a gateway that died, and a living one
+/// cancels first.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Run a prompt and wait for its end.
+///
+/// The answer comes when the render has ended. `images` lists every file with its address, or with the file itself as
+/// base64. With `Accept: image/png` (or `image/*`, `video/*`, `audio/*`) the answer is the bytes of the first such file.
+///
+/// A client that hangs up, or whose time is over, gets its prompt cancelled, really and at ComfyUI, unless it says
+/// `on_disconnect=keep`; then the prompt goes on, and the answer after the timeout is 202 with the `prompt_id` to ask for
+/// later.
+#[utoipa::path(
+    post, path = "/prompt_sync", tag = "synchronous",
+    params(
+        Query,
+        ("Accept" = Option<String>, Header, description = "`application/json` (when absent), or the media types of the file that you want."),
+    ),
+    request_body = PromptSync,
+    responses(
+        (status = 200, description = "What the prompt left, or the file that `Accept` asks for", body = PromptResult),
+        (status = 202, description = "The time is over, and the prompt goes on because you said `keep`"),
+        (status = 400, description = "ComfyUI refused the graph, or its execution failed", body = SyncErrorBody),
+        (status = 406, description = "The prompt left nothing that `Accept` wants", body = SyncErrorBody),
+        (status = 408, description = "The time is over; the prompt is cancelled", body = SyncErrorBody),
+        (status = 409, description = "The `prompt_id` was used for another body", body = SyncErrorBody),
+        (status = 413, description = "The body is too large", body = SyncErrorBody),
+        (status = 422, description = "The request is malformed", body = SyncErrorBody),
+        (status = 500, description = "Something went wrong inside the server", body = SyncErrorBody),
+        (status = 503, description = "No ComfyUI is usable, the store is away, or there is too much to do; see `Retry-After`", body = SyncErrorBody),
+    ),
+)]
+pub(super) async fn prompt_sync(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    ApiQuery(query): ApiQuery<Query>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, SyncError> {
+    let received = Instant::now();
+    let permit = state.permits.sync()?;
+    let (most, time) = (state.limits.body, state.limits.body_time);
+    let (bytes, reading) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
+    let Wanted { mut prompt, base64, mut keep, timeout } = request::read(&bytes, &query, &state.sync)?;
+    drop(bytes);
+    let until = received + timeout;
+    let form = Form { accept: Accept::of(&headers), base64 };
+    prompt.deadline = if keep { None } else { Timestamp::now().checked_add(timeout + GRACE).ok() };
+
+    // Before the submission: nothing that happens to the task may be missed.
+    let mut guard = Guard::new(&state, prompt.task, !keep);
+    let mut follow = state.changes.follow(prompt.task);
+    let accepted = prompts::submit(&state, &caller.tenant, prompt, Some(reading)).await;
+    let Accepted { task, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
+        Ok(accepted) => accepted,
+        Err(error) => {
+            if error.is_refusal() {
+                guard.disarm();
+            }
+            return Err(error);
+        }
+    };
+    if before {
+        // Somebody else may wait for it; who asks again only looks.
+        guard.disarm();
+        keep = true;
+        follow = state.changes.follow(task.id);
+    }
+
+    let prompt_id = names::prompt_id(&task);
+    let named = |error: SyncError| error.prompt_id(prompt_id.as_str());
+    let patience = (!keep).then_some(state.sync.patience);
+    let waited = wait::for_end(&state, task, &mut follow, until, patience).await;
+    let task = match waited.map_err(|error| named(error.into()))? {
+        Waited::Ended(task) => {
+            guard.disarm();
+            task
+        }
+        Waited::Stopping(_) => {
+            // Its deadline is stored with it.
+            guard.disarm();
+            return Err(named(SyncError::stopping()));
+        }
+        Waited::TimeOver(task) | Waited::NobodyThere(task) if keep => {
+            let detail = format!("the prompt goes on after {} s; ask for it later", timeout.as_secs_f64());
+            return Ok(answer::later(&task, &detail));
+        }
+        Waited::NobodyThere(task) => {
+            let task = wait::cancel(&state, task, &mut follow).await.map_err(|error| named(error.into()))?;
+            guard.disarm();
+            if task.status != Status::Completed {
+                let detail =
+                    "no worker is usable: /health and /api/v1/workers say why; the prompt is cancelled";
+                return Err(named(SyncError::connection(detail)));
+            }
+            task
+        }
+        Waited::TimeOver(task) => {
+            let task = wait::cancel(&state, task, &mut follow).await.map_err(|error| named(error.into()))?;
+            guard.disarm();
+            // It may have ended well at the last moment.
+            if task.status != Status::Completed {
+                return Err(named(SyncError::timeout(over(&task, timeout))));
+            }
+            task
+        }
+    };
+    match task.status {
+        Status::Completed => {
+            answer::success(&state, task, node_errors, received.elapsed(), &form, permit).await
+        }
+        Status::Failed => Err(named(SyncError::failed(task.error.as_ref()))),
+        _ => Err(named(SyncError::cancelled())),
+    }
+}
+
+/// What became of a prompt whose time was over.
+fn over(task: &Task, timeout: Duration) -> String {
+    let what = if task.status.is_terminal() {
+        "it is cancelled"
+    } else {
+        "it was told to stop, and stops after the node that runs now"
+    };
+    format!("the prompt was not done after {} s; {what}", timeout.as_secs_f64())
+}

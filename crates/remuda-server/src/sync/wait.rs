@@ -1,0 +1,94 @@
+//! Waiting for the end of a prompt, and what ends the waiting before.
+
+use std::time::Duration;
+
+use remuda_core::{Status, Task};
+use remuda_store::Error;
+use tokio::time::Instant;
+
+use crate::changes::Follow;
+use crate::error::ApiError;
+use crate::state::AppState;
+use crate::waiting::POLL;
+
+/// After a cancellation so long its runner is waited for, so that the answer can say that it really stopped.
+const CONFIRMATION: Duration = Duration::from_secs(3);
+
+/// A prompt that was lost with its worker waits so much longer for one: ComfyUIs are often started again.
+const RESTART: u32 = 6;
+
+/// How the waiting ended.
+#[derive(Debug)]
+pub(super) enum Waited {
+    /// The prompt has ended.
+    Ended(Task),
+    /// The time is over.
+    TimeOver(Task),
+    /// No worker is usable, and none may be in a moment.
+    NobodyThere(Task),
+    /// This server stops.
+    Stopping(Task),
+}
+
+/// Waits until the task has ended, or the waiting is over. Without `patience` a lack of workers does not matter.
+pub(super) async fn for_end(
+    state: &AppState,
+    mut task: Task,
+    follow: &mut Follow,
+    until: Instant,
+    patience: Option<Duration>,
+) -> Result<Waited, ApiError> {
+    let mut alone: Option<Instant> = None;
+    loop {
+        if task.status.is_terminal() {
+            return Ok(Waited::Ended(task));
+        }
+        if state.stop.is_cancelled() {
+            return Ok(Waited::Stopping(task));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Waited::TimeOver(task));
+        }
+        if let Some(patience) = patience {
+            let patience = if task.losses > 0 { patience * RESTART } else { patience };
+            let waits = task.status == Status::Pending;
+            // A store that does not answer says nothing about workers.
+            if waits && matches!(state.lookout.has_hope(&*state.store).await, Ok(false)) {
+                if alone.get_or_insert_with(Instant::now).elapsed() >= patience {
+                    return Ok(Waited::NobodyThere(task));
+                }
+            } else {
+                alone = None;
+            }
+        }
+        tokio::select! {
+            () = follow.changed(POLL.min(left)) => {}
+            () = state.stop.cancelled() => {}
+        }
+        match state.store.task(task.id).await {
+            Ok(Some(now)) => task = now,
+            Ok(None) => return Err(ApiError::no_task(task.id)),
+            // The prompt is safe, and its end will be told.
+            Err(error) if error.is_temporary() => tokio::time::sleep(POLL.min(left)).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Cancels the task, and waits a moment until that is confirmed; the task as it is then. It may have ended well in
+/// between.
+pub(super) async fn cancel(state: &AppState, task: Task, follow: &mut Follow) -> Result<Task, ApiError> {
+    let id = task.id;
+    let task = match state.store.cancel(id).await {
+        Ok(task) => task,
+        Err(Error::Finished(_)) => state.store.task(id).await?.ok_or_else(|| ApiError::no_task(id))?,
+        Err(error) => return Err(error.into()),
+    };
+    let until = Instant::now() + CONFIRMATION;
+    match for_end(state, task, follow, until, None).await? {
+        Waited::Ended(task) | Waited::TimeOver(task) | Waited::NobodyThere(task) | Waited::Stopping(task) => {
+            Ok(task)
+        }
+    }
+}

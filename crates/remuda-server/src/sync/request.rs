@@ -28,15 +28,17 @@ pub(super) struct Query {
     timeout: Option<f64>,
     /// `cancel` (when absent): a prompt whose client hangs up, or whose time is over, is cancelled. `keep`: it goes
     /// on, and the client asks for it later under its `prompt_id`.
-    #[param(value_type = Option<String>)]
+    #[param(inline)]
     on_disconnect: Option<OnDisconnect>,
 }
 
 /// What happens to a prompt that nobody waits for any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum OnDisconnect {
+pub(super) enum OnDisconnect {
+    /// It is cancelled.
     Cancel,
+    /// It goes on.
     Keep,
 }
 

@@ -25,7 +25,7 @@ async fn a_request_that_is_malformed_is_422_and_names_its_fault() {
         ("", "{}", "prompt"),
         ("", r#"{"prompt": null}"#, "prompt"),
         ("", r#"{"prompt": "text"}"#, "prompt"),
-        ("", r#"{"prompt": {}, "client_id": 7}"#, "client_id"),
+        ("", r#"{"prompt": {}, "client_id": {}}"#, "client_id"),
         ("", r#"{"prompt": {}, "return_image_base64": "yes"}"#, "return_image_base64"),
         ("", r#"{"prompt": {}, "priority": 11}"#, "priority"),
         ("?timeout=0", r#"{"prompt": {}}"#, "timeout"),

@@ -37,10 +37,5 @@ pub(crate) fn routes() -> Router<AppState> {
             .merge(fleet::routes())
             .merge(user::routes())
     };
-    Router::new()
-        .merge(all())
-        .nest("/api", all())
-        .merge(prompts::jobs())
-        .merge(fleet::bare())
-        .merge(frontend::routes())
+    Router::new().merge(all()).nest("/api", all()).merge(fleet::bare()).merge(frontend::routes())
 }

@@ -179,6 +179,18 @@ impl Asker {
         answer
     }
 
+    /// Tells one worker to unload its models, or also to forget its results. It does so when it is idle.
+    pub(crate) async fn free(&self, worker: &Driven, unload: bool, forget: bool) -> Result<(), AskError> {
+        let wish = serde_json::json!({"unload_models": unload, "free_memory": forget});
+        let request = self.http.post(url(&worker.endpoint, &["free"], None)?).body(wish.to_string());
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let answer = tokio::time::timeout(PATIENCE, request.send()).await.map_err(|_| AskError::Late)??;
+        match answer.status() {
+            status if status.is_success() => Ok(()),
+            other => Err(AskError::Status(other)),
+        }
+    }
+
     /// Asks one worker for JSON. None: it has no such thing (404).
     pub(crate) async fn json(
         &self,

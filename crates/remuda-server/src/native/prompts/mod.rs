@@ -8,14 +8,22 @@
 //!  control                           /interrupt, /free
 //! ```
 
+mod control;
+mod entry;
 mod error;
+mod history;
+mod jobs;
+mod list;
 mod lookup;
+pub(crate) mod messages;
 mod numbers;
+mod queue;
 mod request;
 mod submit;
 
 use axum::Router;
-use axum::routing::post;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
 
 pub(crate) use error::NativeError;
 pub(crate) use lookup::find;
@@ -25,11 +33,20 @@ pub(crate) use submit::{Accepted, Prompt, submit};
 
 use crate::state::AppState;
 
-pub(super) fn routes() -> Router<AppState> {
-    Router::new().route("/prompt", post(request::prompt))
-}
+/// The longest body of a request that is not a prompt: ids of prompts, mostly.
+const SMALL_BODY: usize = 1 << 20;
 
-/// Routes that have no form without `/api`.
-pub(super) fn jobs() -> Router<AppState> {
-    Router::new()
+pub(super) fn routes() -> Router<AppState> {
+    let small = Router::new()
+        .route("/queue", get(queue::show).post(queue::remove))
+        .route("/history", get(history::list).post(history::remove))
+        .route("/history/{id}", get(history::one))
+        .route("/interrupt", post(control::interrupt))
+        .route("/free", post(control::free))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/cancel", post(jobs::cancel_many))
+        .route("/jobs/{id}", get(jobs::one))
+        .route("/jobs/{id}/cancel", post(jobs::cancel_one))
+        .layer(DefaultBodyLimit::max(SMALL_BODY));
+    small.route("/prompt", get(queue::remaining).post(request::prompt))
 }

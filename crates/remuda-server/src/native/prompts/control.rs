@@ -1,0 +1,72 @@
+//! `/interrupt` and `/free`.
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+use remuda_core::Status;
+use remuda_store::OriginOrder;
+use serde_json::Value;
+
+use super::list::of;
+use super::queue::{cancel, done};
+use super::request::is_true;
+use super::{NativeError, find};
+use crate::access::{AdminCaller, SubmitCaller};
+use crate::state::AppState;
+
+/// So many running prompts are looked at to find the one that runs longest.
+const MOST_RUNNING: u32 = 1000;
+
+/// So many workers are told at once.
+const AT_ONCE: usize = 16;
+
+/// `POST /interrupt`: stops the prompt that is named, if it runs; without a name the one of this tenant that runs longest.
+/// Nobody else's.
+pub(super) async fn interrupt(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    body: Bytes,
+) -> Result<Response, NativeError> {
+    // What is not JSON counts as nothing, as it always did.
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let named = body.get("prompt_id").filter(|id| is_true(id));
+    let task = match named {
+        Some(id) => match id.as_str() {
+            Some(id) => find(&state, &caller.tenant, id).await?,
+            None => None,
+        },
+        None => {
+            let query = of(&caller.tenant, &[Status::Running], OriginOrder::OldestFirst, MOST_RUNNING);
+            let running = state.store.list_origin(&query).await?.tasks;
+            let uncalled = running.into_iter().filter(|task| task.cancel_at.is_none());
+            uncalled.min_by_key(|task| (task.started_at, task.id))
+        }
+    };
+    if let Some(task) = task.filter(|task| task.status == Status::Running) {
+        cancel(&state, &caller, task).await?;
+    }
+    Ok(done())
+}
+
+/// `POST /free`: tells the workers that this process drives to unload models, or also to forget results.
+pub(super) async fn free(
+    State(state): State<AppState>,
+    _: AdminCaller,
+    body: Bytes,
+) -> Result<Response, NativeError> {
+    let wish: Value = serde_json::from_slice(&body).map_err(|error| {
+        NativeError::refused("invalid_request", "The request cannot be read", error.to_string())
+    })?;
+    let flag = |name: &str| wish.get(name).is_some_and(is_true);
+    let (unload, forget) = (flag("unload_models"), flag("free_memory"));
+    let workers = state.fleet.ask.driven(&*state.store).await?;
+    let state = &state;
+    let told = stream::iter(workers).map(|worker| async move {
+        if let Err(error) = state.fleet.ask.free(&worker, unload, forget).await {
+            tracing::warn!(worker = %worker.id, %error, "a worker could not be told to free its memory");
+        }
+    });
+    told.buffer_unordered(AT_ONCE).collect::<()>().await;
+    Ok(done())
+}

@@ -1,0 +1,69 @@
+//! Long answers, written piece by piece: graphs are read from the store as the client takes them.
+
+use std::io;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use http::header;
+use remuda_core::{Dialect, Status, Task, TaskInput, Tenant};
+use remuda_store::{OriginOrder, OriginQuery};
+
+use crate::state::AppState;
+
+/// So many graphs are read at once.
+const AT_ONCE: usize = 8;
+
+/// How a task is written. None: it is left out.
+pub(super) type Write = fn(&Task, TaskInput) -> Option<serde_json::Result<String>>;
+
+/// All native tasks of a tenant in these states.
+pub(super) fn of(tenant: &Tenant, statuses: &[Status], order: OriginOrder, limit: u32) -> OriginQuery {
+    OriginQuery {
+        tenant: tenant.clone(),
+        dialect: Dialect::Comfyui,
+        client: None,
+        statuses: statuses.to_vec(),
+        workflow_id: None,
+        order,
+        offset: 0,
+        limit,
+    }
+}
+
+/// Tasks as text, in their order.
+pub(super) fn written(
+    state: AppState,
+    tasks: Vec<Task>,
+    write: Write,
+) -> impl Stream<Item = io::Result<String>> {
+    let read = move |task: Task| {
+        let state = state.clone();
+        async move {
+            let input = state.store.input(task.id).await.map_err(io::Error::other)?;
+            // Without an input it was forgotten since.
+            input.and_then(|input| write(&task, input)).transpose().map_err(io::Error::other)
+        }
+    };
+    stream::iter(tasks).map(read).buffered(AT_ONCE).try_filter_map(async |text| Ok(text))
+}
+
+/// Pieces with commas between them.
+pub(super) fn separated(
+    pieces: impl Stream<Item = io::Result<String>>,
+) -> impl Stream<Item = io::Result<Bytes>> {
+    let first = |n: usize, text: String| if n == 0 { text } else { format!(",{text}") };
+    pieces.enumerate().map(move |(n, piece)| piece.map(|text| Bytes::from(first(n, text))))
+}
+
+/// A piece that is always the same.
+pub(super) fn fixed(text: impl Into<String>) -> impl Stream<Item = io::Result<Bytes>> {
+    stream::iter([Ok(Bytes::from(text.into()))])
+}
+
+/// JSON that comes in pieces.
+pub(super) fn json(pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
+    let pieces = pieces.inspect_err(|error| tracing::warn!(%error, "an answer was broken off"));
+    ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], Body::from_stream(pieces)).into_response()
+}

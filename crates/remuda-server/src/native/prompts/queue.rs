@@ -1,0 +1,172 @@
+//! `/queue`, and `GET /prompt`: what waits and what runs.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use http::StatusCode;
+use remuda_core::{Dialect, Status, Task, TaskInput, Timestamp};
+use remuda_store::{Hide, OriginOrder};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::entry::Item;
+use super::list::{fixed, json as streamed, of, separated, written};
+use super::request::is_true;
+use super::{NativeError, find};
+use crate::access::{Caller, ReadCaller, SubmitCaller};
+use crate::state::AppState;
+
+/// So many of those that wait are listed. `GET /prompt` counts all of them.
+const MOST_PENDING: u32 = 1000;
+
+/// So many of those that run are listed.
+const MOST_RUNNING: u32 = 1000;
+
+/// So many are cancelled at once.
+const AT_ONCE: usize = 64;
+
+/// So many are looked at together when the queue is cleared.
+const PAGE: u32 = 512;
+
+/// So many ids can be named in one request.
+pub(super) const MOST_IDS: usize = 10_000;
+
+/// `GET /prompt`.
+pub(super) async fn remaining(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+) -> Result<Json<Value>, NativeError> {
+    let count = state.store.unfinished(&caller.tenant, Dialect::Comfyui, None).await?;
+    Ok(Json(json!({"exec_info": {"queue_remaining": count}})))
+}
+
+/// `GET /queue`.
+pub(super) async fn show(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+) -> Result<Response, NativeError> {
+    let permit = state.permits.download()?;
+    let order = OriginOrder::OldestFirst;
+    // What waits first: a prompt that starts in between is then in both lists rather than in none.
+    let pending =
+        state.store.list_origin(&of(&caller.tenant, &[Status::Pending], order, MOST_PENDING)).await?;
+    let running =
+        state.store.list_origin(&of(&caller.tenant, &[Status::Running], order, MOST_RUNNING)).await?;
+    let started: std::collections::HashSet<_> = running.tasks.iter().map(|task| task.id).collect();
+    let pending = pending.tasks.into_iter().filter(|task| !started.contains(&task.id)).collect();
+    let pieces = fixed("{\"queue_running\":[")
+        .chain(separated(written(state.clone(), running.tasks, item)))
+        .chain(fixed("],\"queue_pending\":["))
+        .chain(separated(written(state.clone(), pending, item)))
+        .chain(fixed("]}"))
+        .inspect(move |_| {
+            let _ = &permit;
+        });
+    Ok(streamed(pieces))
+}
+
+fn item(task: &Task, input: TaskInput) -> Option<serde_json::Result<String>> {
+    Some(serde_json::to_string(&Item::new(task, input)))
+}
+
+/// What is to go.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Removal {
+    #[serde(default)]
+    clear: Value,
+    #[serde(default)]
+    delete: Value,
+}
+
+impl Removal {
+    pub(super) fn read(body: &Bytes) -> Result<Self, NativeError> {
+        let bad =
+            |details: String| NativeError::refused("invalid_request", "The request cannot be read", details);
+        let removal: Self = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
+        if removal.delete.as_array().is_some_and(|ids| ids.len() > MOST_IDS) {
+            return Err(bad(format!("delete names more than {MOST_IDS} prompts")));
+        }
+        Ok(removal)
+    }
+
+    pub(super) fn clears(&self) -> bool {
+        is_true(&self.clear)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.delete.as_array().into_iter().flatten().filter_map(Value::as_str)
+    }
+}
+
+/// `POST /queue`: takes prompts out that wait. What runs stays, as does what is not there.
+pub(super) async fn remove(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    body: Bytes,
+) -> Result<StatusCode, NativeError> {
+    let removal = Removal::read(&body)?;
+    if removal.clears() {
+        clear(&state, &caller).await?;
+    }
+    let mut waiting = Vec::new();
+    for id in removal.ids() {
+        waiting.extend(find(&state, &caller.tenant, id).await?.filter(|task| task.status == Status::Pending));
+    }
+    withdraw(&state, &caller, waiting).await?;
+    Ok(StatusCode::OK)
+}
+
+/// Cancels everything that waits now.
+async fn clear(state: &AppState, caller: &Caller) -> Result<(), NativeError> {
+    let now = Timestamp::now();
+    loop {
+        let query = of(&caller.tenant, &[Status::Pending], OriginOrder::OldestFirst, PAGE);
+        let page = state.store.list_origin(&query).await?.tasks;
+        // What came in since is not meant.
+        let meant: Vec<Task> = page.into_iter().filter(|task| task.created_at <= now).collect();
+        if meant.is_empty() {
+            return Ok(());
+        }
+        withdraw(state, caller, meant).await?;
+    }
+}
+
+/// Cancels tasks that wait, and takes them out of the lists: such a prompt leaves no trace.
+async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result<(), NativeError> {
+    let cancelled = stream::iter(tasks).map(|task| async move { state.store.cancel(task.id).await });
+    let mut cancelled = cancelled.buffer_unordered(AT_ONCE);
+    let mut gone = Vec::new();
+    while let Some(answer) = cancelled.next().await {
+        match answer {
+            Ok(task) if task.status == Status::Cancelled => gone.push(task.id),
+            // It began, or ended, just before.
+            Ok(_) | Err(remuda_store::Error::Finished(_) | remuda_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !gone.is_empty() {
+        state.store.hide(&caller.tenant, Dialect::Comfyui, &Hide::Tasks(gone)).await?;
+    }
+    Ok(())
+}
+
+/// Cancels one prompt, wherever it is; whether there was anything to cancel.
+pub(super) async fn cancel(state: &AppState, caller: &Caller, task: Task) -> Result<bool, NativeError> {
+    match task.status {
+        Status::Pending => withdraw(state, caller, vec![task]).await.map(|()| true),
+        Status::Running => match state.store.cancel(task.id).await {
+            Ok(_) => Ok(true),
+            Err(remuda_store::Error::Finished(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        },
+        Status::Completed | Status::Failed | Status::Cancelled => Ok(false),
+    }
+}
+
+/// An answer with nothing in it.
+pub(super) fn done() -> Response {
+    StatusCode::OK.into_response()
+}

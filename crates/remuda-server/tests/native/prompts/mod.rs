@@ -1,1 +1,4 @@
 //! `/prompt`, `/queue`, `/history`, `/interrupt`, `/free`, `/api/jobs`.
+
+mod renders;
+mod submit;

@@ -59,7 +59,7 @@ impl OutputFile {
     }
 }
 
-/// What a completed task left.
+/// What a task left: a completed one all of it, a failed one what was done before it failed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Every file, in the order of the history entry.

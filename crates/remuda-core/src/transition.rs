@@ -39,9 +39,23 @@ pub enum Ending {
     Failed {
         /// What went wrong.
         failure: Failure,
+        /// What was done before that. It becomes the task's result if the task is not tried again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partial: Option<Box<TaskResult>>,
     },
     /// It was stopped because its task was cancelled.
     Cancelled,
+}
+
+impl Ending {
+    /// What the attempt left, whole or in part.
+    pub fn result(&self) -> Option<&TaskResult> {
+        match self {
+            Self::Completed { result, .. } => Some(result),
+            Self::Failed { partial, .. } => partial.as_deref(),
+            Self::Cancelled => None,
+        }
+    }
 }
 
 /// A task that cannot make this step.
@@ -60,7 +74,7 @@ pub struct Ended {
     pub failure: Option<Failure>,
     /// How long the GPU worked, when known.
     pub gpu_ms: Option<i64>,
-    /// A result came and is not used, because the task was cancelled before: its files must go.
+    /// A result came and is not used, because the task was cancelled before or is tried again: its files must go.
     pub discarded: bool,
 }
 
@@ -209,7 +223,7 @@ pub fn adopt(
 /// An attempt ended, as its holder says. The lease goes. A cancellation that came first wins, whatever the end was.
 pub fn end(task: &mut Task, now: Timestamp, policy: &Policy, ending: Ending, dice: f64) -> Ended {
     if task.cancel_at.is_some() || ending == Ending::Cancelled {
-        return cancelled(task, now, matches!(ending, Ending::Completed { .. }));
+        return cancelled(task, now, ending.result().is_some());
     }
     match ending {
         Ending::Completed { result, gpu_ms } => {
@@ -220,7 +234,7 @@ pub fn end(task: &mut Task, now: Timestamp, policy: &Policy, ending: Ending, dic
             let event = event(task, now, EventKind::Completed, data);
             Ended { event, outcome: AttemptOutcome::Completed, failure: None, gpu_ms, discarded: false }
         }
-        Ending::Failed { failure } => failed(task, now, policy, failure, dice),
+        Ending::Failed { failure, partial } => failed(task, now, policy, failure, partial, dice),
         Ending::Cancelled => cancelled(task, now, false),
     }
 }
@@ -232,7 +246,14 @@ fn cancelled(task: &mut Task, now: Timestamp, discarded: bool) -> Ended {
     Ended { event, outcome: AttemptOutcome::Cancelled, failure: None, gpu_ms: None, discarded }
 }
 
-fn failed(task: &mut Task, now: Timestamp, policy: &Policy, failure: Failure, dice: f64) -> Ended {
+fn failed(
+    task: &mut Task,
+    now: Timestamp,
+    policy: &Policy,
+    failure: Failure,
+    partial: Option<Box<TaskResult>>,
+    dice: f64,
+) -> Ended {
     let class = failure.class;
     let verdict = policy.verdict(class, task.failures, task.losses, task.max_retries, dice);
     if class.is_loss() {
@@ -242,11 +263,13 @@ fn failed(task: &mut Task, now: Timestamp, policy: &Policy, failure: Failure, di
     }
     let outcome = if class.is_loss() { AttemptOutcome::Lost } else { AttemptOutcome::Failed };
     task.error = Some(failure.clone());
+    let mut discarded = false;
     let event = match verdict {
         Verdict::Again(delay) => {
             let run_at = after(now, delay);
             let reason = if delay.is_zero() { PendingReason::Queued } else { PendingReason::Retry };
             wait(task, reason, run_at);
+            discarded = partial.is_some();
             task.avoid_worker.clone_from(&task.worker);
             task.avoid_until = Some(after(run_at, policy.avoid));
             let kind = if class.is_loss() { EventKind::Lost } else { EventKind::RetryScheduled };
@@ -255,12 +278,13 @@ fn failed(task: &mut Task, now: Timestamp, policy: &Policy, failure: Failure, di
             event(task, now, kind, data)
         }
         Verdict::Fail => {
+            task.result = partial.map(|partial| *partial);
             finish(task, now, Status::Failed);
             let data = json!({"worker": task.worker, "attempt": task.attempt, "error": failure});
             event(task, now, EventKind::Failed, data)
         }
     };
-    Ended { event, outcome, failure: Some(failure), gpu_ms: None, discarded: false }
+    Ended { event, outcome, failure: Some(failure), gpu_ms: None, discarded }
 }
 
 /// The holder gives the task back before ComfyUI began. No budget is used. When the worker found that it lacks
@@ -288,7 +312,7 @@ pub fn lose(task: &mut Task, now: Timestamp, policy: &Policy) -> Ended {
     }
     let place = task.worker.as_ref().map_or("its worker", WorkerId::as_str).to_owned();
     let message = format!("the process that ran it on {place} did not report any more");
-    failed(task, now, policy, Failure::new(FailureClass::Lost, message), 0.0)
+    failed(task, now, policy, Failure::new(FailureClass::Lost, message), None, 0.0)
 }
 
 /// Somebody asks for the end. A waiting task ends at once; a running one is marked for its holder.

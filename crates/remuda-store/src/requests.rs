@@ -265,7 +265,7 @@ pub struct AdoptRequest {
 pub struct EndReply {
     /// The task's state after it: pending when there will be another attempt.
     pub status: Status,
-    /// The result was not used, because the task was cancelled before: its files must go.
+    /// The result was not used, because the task was cancelled before or is tried again: its files must go.
     pub discarded: bool,
     /// The same report had come through before.
     pub repeated: bool,

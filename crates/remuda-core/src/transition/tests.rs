@@ -42,7 +42,7 @@ fn completed() -> Ending {
 }
 
 fn failed_with(class: FailureClass) -> Ending {
-    Ending::Failed { failure: Failure::new(class, "it broke") }
+    Ending::Failed { failure: Failure::new(class, "it broke"), partial: None }
 }
 
 #[test]
@@ -293,4 +293,34 @@ proptest! {
         prop_assert!(events.iter().filter(|event| event.kind.is_terminal()).count() <= 1);
         prop_assert!(events.iter().map(|event| event.n).eq(1..=task.version), "event numbers have gaps");
     }
+}
+
+#[test]
+fn what_was_done_before_a_failure_is_kept_only_when_it_is_the_end() {
+    let partial = TaskResult { execution_ms: Some(5), ..TaskResult::default() };
+    let ending = |class| Ending::Failed {
+        failure: Failure::new(class, "it broke"),
+        partial: Some(Box::new(partial.clone())),
+    };
+    let (mut task, _) = running();
+    let ended = end(&mut task, moment(2), &Policy::default(), ending(FailureClass::Validation), 0.5);
+    assert_eq!((task.status, task.result.as_ref(), ended.discarded), (Status::Failed, Some(&partial), false));
+
+    let (mut task, _) = running();
+    let ended = end(&mut task, moment(2), &Policy::default(), ending(FailureClass::Crash), 0.5);
+    assert_eq!((task.status, task.result, ended.discarded), (Status::Pending, None, true));
+
+    let (mut task, _) = running();
+    cancel(&mut task, moment(1)).unwrap();
+    let ended = end(&mut task, moment(2), &Policy::default(), ending(FailureClass::Validation), 0.5);
+    assert_eq!((task.status, task.result, ended.discarded), (Status::Cancelled, None, true));
+}
+
+#[test]
+fn reports_of_former_programs_are_understood_and_theirs_understand_ours() {
+    let former = r#"{"how":"failed","failure":{"class":"crash","message":"it broke"}}"#;
+    let read: Ending = serde_json::from_str(former).unwrap();
+    assert_eq!(read, failed_with(FailureClass::Crash));
+    let written = serde_json::to_value(&read).unwrap();
+    assert_eq!(written.get("partial"), None, "what is not there is not said");
 }

@@ -98,7 +98,7 @@ impl Preflight {
             let requires = asked.unwrap_or_default().and(learnt);
             if let Some(message) = self.nobody_has(&requires, learnt, task.worker.as_ref()).await? {
                 let failure = Failure::new(FailureClass::Validation, message);
-                return self.store.end(lease, Ending::Failed { failure }).await;
+                return self.store.end(lease, Ending::Failed { failure, partial: None }).await;
             }
         }
         self.store.give_back(lease, learnt).await

@@ -29,7 +29,7 @@ pub(super) enum Close {
 
 impl Close {
     pub(super) fn failed(failure: Failure) -> Self {
-        Self::End(Box::new(Ending::Failed { failure }))
+        Self::End(Box::new(Ending::Failed { failure, partial: None }))
     }
 
     pub(super) fn fail(class: FailureClass, message: impl Into<String>) -> Self {

@@ -34,7 +34,7 @@ impl Attempt {
                 self.stage(Stage::Delivering).await;
                 let fate = match &*ending {
                     Ending::Completed { .. } => Fate::Completed,
-                    Ending::Failed { failure } => Fate::Failed {
+                    Ending::Failed { failure, .. } => Fate::Failed {
                         class: failure.class,
                         alone: self.began || self.claim.lease.phase != Phase::Ahead,
                         why: failure.message.clone(),
@@ -71,7 +71,7 @@ impl Attempt {
 
     async fn end(&self, ending: Ending) -> Option<EndReply> {
         let source = &self.worker.shared.source;
-        if let Ending::Failed { failure } = &ending {
+        if let Ending::Failed { failure, .. } = &ending {
             tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, class = %failure.class, message = failure.message, "an attempt failed");
         }
         self.report(|| source.end(self.lease(), ending.clone())).await
@@ -100,7 +100,7 @@ impl Attempt {
                     tracing::error!(task = %self.claim.task.id, %why, "a report was refused");
                     let message = format!("its result was there, and its report was refused: {why}");
                     let failure = Failure::new(FailureClass::Delivery, message);
-                    let ending = Ending::Failed { failure };
+                    let ending = Ending::Failed { failure, partial: None };
                     if let Ok(reply) = shared.ask(shared.source.end(self.lease(), ending)).await {
                         return Some(reply);
                     }

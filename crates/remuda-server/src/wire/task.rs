@@ -38,7 +38,7 @@ pub(crate) struct TaskView {
     /// When it ended, however it did.
     #[schema(value_type = Option<String>, format = DateTime)]
     completed_at: Option<Timestamp>,
-    /// What it left, once it is completed.
+    /// What it left, once it is completed; of a failed one, what was done before it failed.
     result: Option<ResultView>,
     /// Why it, or its last attempt, failed.
     error: Option<String>,

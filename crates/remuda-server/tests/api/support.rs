@@ -280,7 +280,7 @@ impl Worker {
     }
 
     pub(crate) async fn fail(&self, claim: &Claim, class: FailureClass, message: &str) {
-        self.end(claim, Ending::Failed { failure: Failure::new(class, message) }).await;
+        self.end(claim, Ending::Failed { failure: Failure::new(class, message), partial: None }).await;
     }
 
     pub(crate) async fn end(&self, claim: &Claim, ending: Ending) {

@@ -6,7 +6,7 @@ use remuda_core::transition::Ending;
 use remuda_core::{AttemptOutcome, EventKind, FailureClass, NewTask, PendingReason, Phase, Status};
 
 use super::Fixture;
-use super::world::{SECOND, SHORT, SOON, World, completed, failed, joined, new_task};
+use super::world::{SECOND, SHORT, SOON, World, completed, failed, failed_in_part, joined, new_task};
 use crate::{Counts, Error, LeaseBeat, LeaseNews};
 
 /// Whatever it waits for, a waiting task ends at once.
@@ -42,8 +42,12 @@ pub async fn a_waiting_task_ends_at_once(fixture: impl Fixture) {
 /// A running task is marked, once; then no end that its runner reports is anything else than cancelled.
 pub async fn a_cancellation_before_the_end_wins(fixture: impl Fixture) {
     let world = World::new(fixture).await;
-    let endings =
-        [completed(), failed(FailureClass::Execution), failed(FailureClass::Crash), Ending::Cancelled];
+    let endings = [
+        completed(),
+        failed(FailureClass::Execution),
+        failed_in_part(FailureClass::Execution),
+        Ending::Cancelled,
+    ];
     for (n, ending) in endings.into_iter().enumerate() {
         let (_, claim) = world.running(&format!("w{n}")).await;
         let id = claim.task.id;
@@ -52,7 +56,7 @@ pub async fn a_cancellation_before_the_end_wins(fixture: impl Fixture) {
         assert!(world.lease(id).await.is_some());
         world.clock.advance(SECOND);
         assert_eq!(world.store.cancel(id).await.expect("it runs"), marked, "twice is once");
-        let discarded = matches!(ending, Ending::Completed { .. });
+        let discarded = ending.result().is_some();
         let reply = world.store.end(claim.lease.reference(), ending).await.expect("it ends");
         assert_eq!((reply.status, reply.discarded), (Status::Cancelled, discarded));
         let task = world.task(id).await;

@@ -67,6 +67,7 @@ macro_rules! conformance_tests {
                 a_lease_that_ran_out_is_renewed_while_nobody_took_it
                 a_beat_tells_what_was_lost
                 a_result_is_kept_as_it_came
+                a_failed_task_keeps_what_was_done
                 failures_are_treated_by_their_class
                 a_retry_comes_after_its_delay
                 an_end_reported_twice_happens_once

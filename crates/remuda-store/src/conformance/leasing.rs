@@ -10,7 +10,7 @@ use remuda_core::{
 use serde_json::json;
 
 use super::Fixture;
-use super::world::{SECOND, World, completed, failed, label, new_task, requiring};
+use super::world::{SECOND, World, completed, failed, failed_in_part, label, new_task, requiring};
 use crate::{BeatReply, EndReply, Error, LeaseBeat};
 
 const fn reply(status: Status) -> EndReply {
@@ -74,6 +74,36 @@ pub async fn a_beat_tells_what_was_lost(fixture: impl Fixture) {
     assert_eq!((reply.lost, reply.news), (lost, vec![]));
     let lease = world.lease(mine.task).await.expect("it is held");
     assert_eq!(lease.until, world.now() + world.options.policy.lease);
+}
+
+/// What a task did before it failed for good is its result; that of an attempt that is tried again is not used.
+pub async fn a_failed_task_keeps_what_was_done(fixture: impl Fixture) {
+    let mut world = World::new(fixture).await;
+    let (hand, claim) = world.running("w").await;
+    let ending = failed_in_part(FailureClass::Crash);
+    let lease = claim.lease.reference();
+    let again = EndReply { discarded: true, ..reply(Status::Pending) };
+    assert_eq!(world.store.end(lease, ending.clone()).await.expect("it ends"), again);
+    let repeated = EndReply { repeated: true, ..again };
+    assert_eq!(world.store.end(lease, ending).await.expect("it ends"), repeated);
+    let task = world.task(claim.task.id).await;
+    assert_eq!((task.status, &task.result), (Status::Pending, &None));
+    world.clock.advance(600 * SECOND);
+    world.store.tidy().await.expect("it tidies");
+
+    let second = hand.get().await;
+    let ending = failed_in_part(FailureClass::Validation);
+    let lease = second.lease.reference();
+    assert_eq!(world.store.end(lease, ending.clone()).await.expect("it ends"), reply(Status::Failed));
+    let repeated = EndReply { repeated: true, ..reply(Status::Failed) };
+    assert_eq!(world.store.end(lease, ending.clone()).await.expect("it ends"), repeated, "it is used");
+    world.restart().await;
+    let task = world.task(claim.task.id).await;
+    assert_eq!((task.status, task.result.as_ref()), (Status::Failed, ending.result()));
+    assert_eq!(task.error.map(|error| error.class), Some(FailureClass::Validation));
+    let unswept = world.store.unswept(10).await.expect("it lists");
+    assert_eq!(unswept.iter().map(|task| task.id).collect::<Vec<_>>(), [task.id]);
+    assert_eq!(unswept[0].result.as_ref(), ending.result(), "so that what is used stays");
 }
 
 /// A result is kept whole, and can be read from then on.

@@ -271,7 +271,13 @@ pub(super) fn completed() -> Ending {
 }
 
 pub(super) fn failed(class: FailureClass) -> Ending {
-    Ending::Failed { failure: Failure::new(class, "it broke") }
+    Ending::Failed { failure: Failure::new(class, "it broke"), partial: None }
+}
+
+/// Failed, with what was done before.
+pub(super) fn failed_in_part(class: FailureClass) -> Ending {
+    let partial = TaskResult { outputs: serde_json::json!({"3": {"images": []}}), ..TaskResult::default() };
+    Ending::Failed { failure: Failure::new(class, "it broke"), partial: Some(Box::new(partial)) }
 }
 
 /// Looks until the condition holds.

@@ -135,7 +135,7 @@ impl Desk<'_> {
     fn end(&mut self, lease: LeaseRef, ending: &Ending, loaded: &mut Loaded) -> Result<EndReply> {
         let task = held(lease, &mut loaded.tasks)?;
         if task.status != Status::Running {
-            let discarded = task.status == Status::Cancelled && matches!(ending, Ending::Completed { .. });
+            let discarded = ending.result().is_some() && task.result.is_none();
             return Ok(EndReply { status: task.status, discarded, repeated: true });
         }
         let dice = rand::rng().random();

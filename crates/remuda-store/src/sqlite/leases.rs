@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 
 use remuda_core::transition::{self, Ending};
-use remuda_core::{Claim, LeaseRef, Requirements, Status};
+use remuda_core::{Claim, LeaseRef, Requirements, Task};
 
 use super::batch::{Batch, Was};
 use super::fault::Outcome;
@@ -16,10 +16,9 @@ impl Batch<'_> {
     pub(super) fn end(&mut self, lease: LeaseRef, ending: Ending) -> Outcome<EndReply> {
         let mut held = match self.take(lease)? {
             Ok(held) => held,
-            Err(mut repeated) => {
-                let result = matches!(ending, Ending::Completed { .. });
-                repeated.discarded = result && repeated.status == Status::Cancelled;
-                return Ok(repeated);
+            Err(task) => {
+                let discarded = ending.result().is_some() && task.result.is_none();
+                return Ok(EndReply { status: task.status, discarded, repeated: true });
             }
         };
         let was = Was::from(&held.task);
@@ -37,7 +36,7 @@ impl Batch<'_> {
     pub(super) fn give_back(&mut self, lease: LeaseRef, learnt: Option<&Requirements>) -> Outcome<EndReply> {
         let mut held = match self.take(lease)? {
             Ok(held) => held,
-            Err(repeated) => return Ok(repeated),
+            Err(task) => return Ok(EndReply { status: task.status, discarded: false, repeated: true }),
         };
         let was = Was::from(&held.task);
         let requires = learnt.map(|learnt| {
@@ -53,17 +52,15 @@ impl Batch<'_> {
         Ok(EndReply { status, discarded: ended.discarded, repeated: false })
     }
 
-    /// The task behind a lease that its caller still has, to be closed; or the answer to a report that came before.
-    fn take(&mut self, lease: LeaseRef) -> Outcome<Result<Held, EndReply>> {
+    /// The task behind a lease that its caller still has, to be closed; or the task as a report that came before left it.
+    fn take(&mut self, lease: LeaseRef) -> Outcome<Result<Held, Task>> {
         match self.state.running.entry(lease.task) {
             Entry::Occupied(held) if held.get().lease.fence == lease.fence => return Ok(Ok(held.remove())),
             Entry::Occupied(_) => return Err(Error::Fenced.into()),
             Entry::Vacant(_) => {}
         }
         match self.load_row(lease.task)? {
-            Some(found) if found.task.fence == lease.fence => {
-                Ok(Err(EndReply { status: found.task.status, discarded: false, repeated: true }))
-            }
+            Some(found) if found.task.fence == lease.fence => Ok(Err(found.task)),
             _ => Err(Error::Fenced.into()),
         }
     }

@@ -85,7 +85,8 @@ pub(crate) enum By {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum How {
     Completed,
-    Failed(FailureClass),
+    /// With something done before, or nothing.
+    Failed(FailureClass, bool),
     Cancelled,
 }
 
@@ -123,7 +124,8 @@ impl ReferenceStateMachine for Steps {
         }
         let how = prop_oneof![
             4 => Just(How::Completed),
-            6 => proptest::sample::select(FailureClass::ALL.to_vec()).prop_map(How::Failed),
+            6 => (proptest::sample::select(FailureClass::ALL.to_vec()), any::<bool>())
+                .prop_map(|(class, partial)| How::Failed(class, partial)),
             1 => Just(How::Cancelled),
         ];
         let phases = [Phase::Placing, Phase::Ahead, Phase::Submitted, Phase::Rendering, Phase::Collecting];

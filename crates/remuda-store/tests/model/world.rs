@@ -305,7 +305,10 @@ impl World {
         let Some((_, lease)) = nth_newest(&self.leases, lease).copied() else { return };
         let ending = match how {
             How::Completed => Ending::Completed { result: TaskResult::default(), gpu_ms: Some(7_000) },
-            How::Failed(class) => Ending::Failed { failure: Failure::new(class, "it broke") },
+            How::Failed(class, partial) => {
+                let partial = partial.then(Box::<TaskResult>::default);
+                Ending::Failed { failure: Failure::new(class, "it broke"), partial }
+            }
             How::Cancelled => Ending::Cancelled,
         };
         let answer = self.either().end(lease, ending.clone()).await;

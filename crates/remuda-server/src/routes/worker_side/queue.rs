@@ -4,7 +4,6 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::transition::Ending;
 use remuda_core::{Claim, LeaseRef, Sha256, WorkerSpec};
 use remuda_files::FileKey;
 use remuda_runner::wire;
@@ -260,7 +259,7 @@ pub(crate) async fn end(
     Said(said): Said<wire::End>,
 ) -> ApiResult<Json<EndReply>> {
     let wire::End { lease, ending } = said;
-    if let Ending::Completed { result, .. } = &ending
+    if let Some(result) = ending.result()
         && let Some(file) = result.files.iter().find(|file| !is_own(&file.key, lease))
     {
         return Err(foreign_file(&file.key));

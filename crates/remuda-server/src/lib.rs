@@ -18,6 +18,7 @@ mod sync;
 mod waiting;
 mod wire;
 
+pub use native::{NoFrontend, frontend_folder};
 pub use options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 pub use server::{MetricsServer, Server};
 

@@ -1,6 +1,7 @@
 //! How a server behaves.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub owner: Option<OwnerId>,
     /// What stands in front of the paths of files in answers. None: paths alone.
     pub public_url: Option<Url>,
+    /// The files of ComfyUI's own page, in a folder that [`crate::frontend_folder`] found.
+    pub frontend: Option<PathBuf>,
     /// Metrics of others, already registered; the server adds its own.
     pub registry: Registry,
     /// How long requests under way may take after the stop signal.
@@ -61,6 +64,7 @@ impl ServerOptions {
             advertise: None,
             owner: None,
             public_url: None,
+            frontend: None,
             registry: Registry::default(),
             drain: Duration::from_secs(10),
             lease: Duration::from_secs(30),

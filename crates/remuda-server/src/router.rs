@@ -41,9 +41,15 @@ pub(crate) fn router(state: AppState) -> Router {
     router.layer(middleware::from_fn_with_state(state.clone(), count)).with_state(state)
 }
 
-async fn nothing_there(request: Request) -> ApiError {
+async fn nothing_there(State(state): State<AppState>, request: Request) -> Response {
+    if let Some(frontend) = &state.frontend
+        && let Some(file) = frontend.file(request.method(), request.uri(), request.headers()).await
+    {
+        return file;
+    }
     let path: String = request.uri().path().chars().take(120).collect();
     ApiError::new(StatusCode::NOT_FOUND, "no_such_route", format!("there is no route {path}; / lists them"))
+        .into_response()
 }
 
 async fn wrong_method(request: Request) -> ApiError {

@@ -19,7 +19,7 @@ use crate::changes::Changes;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
 use crate::native::prompts::Numbers;
-use crate::native::{Desk, Fleet};
+use crate::native::{Desk, Fleet, Frontend};
 use crate::options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 use crate::relay::Relays;
 use crate::routes::Live;
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) relays: Relays,
     pub(crate) live: Live,
     pub(crate) desk: Desk,
+    pub(crate) frontend: Option<Frontend>,
     pub(crate) fleet: Fleet,
     pub(crate) numbers: Numbers,
     pub(crate) metrics: Metrics,
@@ -85,6 +86,7 @@ impl AppState {
             relays: Relays::new(),
             live: Live::default(),
             desk: Desk::default(),
+            frontend: options.frontend.as_deref().map(Frontend::new),
             fleet: Fleet::new(options.owner),
             numbers: Numbers::default(),
             metrics,

@@ -23,6 +23,8 @@ mod user;
 use axum::Router;
 
 pub(crate) use fleet::Fleet;
+pub(crate) use frontend::Frontend;
+pub use frontend::{NoFrontend, frontend_folder};
 pub(crate) use socket::Desk;
 
 use crate::state::AppState;
@@ -37,5 +39,5 @@ pub(crate) fn routes() -> Router<AppState> {
             .merge(fleet::routes())
             .merge(user::routes())
     };
-    Router::new().merge(all()).nest("/api", all()).merge(fleet::bare()).merge(frontend::routes())
+    Router::new().merge(all()).nest("/api", all()).merge(fleet::bare())
 }

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderMap, Method};
 use serde::Serialize;
 use utoipa::openapi::{Info, License, OpenApi};
 use utoipa::{Modify, ToSchema};
@@ -10,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::api;
 use crate::access::ReadCaller;
+use crate::state::AppState;
 
 /// What there is.
 #[derive(Debug, Serialize, ToSchema)]
@@ -30,7 +34,17 @@ pub(crate) struct IndexView {
 
 /// What there is.
 #[utoipa::path(get, path = "/", tag = "service", responses((status = 200, description = "The routes", body = IndexView)))]
-pub(crate) async fn index(_caller: ReadCaller) -> Json<IndexView> {
+pub(crate) async fn index(
+    State(state): State<AppState>,
+    _caller: ReadCaller,
+    method: Method,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(frontend) = &state.frontend
+        && let Some(page) = frontend.page(&method, &headers).await
+    {
+        return page;
+    }
     let mut routes = BTreeMap::new();
     for (path, item) in described().paths.paths {
         let methods =
@@ -45,6 +59,7 @@ pub(crate) async fn index(_caller: ReadCaller) -> Json<IndexView> {
         openapi: "/openapi.json",
         routes,
     })
+    .into_response()
 }
 
 /// The description of the API, as the code has it.

@@ -6,9 +6,13 @@
     reason = "a test that cannot go on should say so and stop"
 )]
 
+mod access;
+mod files;
 mod fleet;
+mod frontend;
 mod prompts;
 mod rig;
 #[allow(dead_code, reason = "the tests of our own API use all of it")]
 #[path = "../api/support.rs"]
 mod support;
+mod user;

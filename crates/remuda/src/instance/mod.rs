@@ -18,7 +18,7 @@ use remuda_runner::frames::FrameHub;
 use remuda_runner::source::QueueSource;
 use remuda_runner::{Herd, WorkerConfig};
 use remuda_server::janitor::{Janitor, JanitorOptions};
-use remuda_server::{Server, ServerOptions, keys_socket};
+use remuda_server::{Server, ServerOptions, frontend_folder, keys_socket};
 use remuda_store::Store;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -60,6 +60,7 @@ async fn retire_others(store: &dyn Store, herd: &Herd, owner: OwnerId) -> anyhow
 impl Instance {
     /// Starts everything the settings name. When it returns, the server answers.
     pub(crate) async fn start(settings: &Settings) -> anyhow::Result<Self> {
+        let frontend = settings.server.frontend.as_deref().map(frontend_folder).transpose()?;
         let owner = Owner::take(&settings.server.data)?;
         let store = open_store(settings, owner.id).await?;
         let installation = store.installation().await?;
@@ -103,6 +104,7 @@ impl Instance {
         options.insecure = settings.server.insecure;
         options.advertise = advertise;
         options.owner = Some(owner.id);
+        options.frontend = frontend;
         options.lease = settings.tasks.lease;
         metrics::register(&mut options.registry, herd.counters());
         let server = Server::new(options);

@@ -78,8 +78,17 @@ static ADVERTISE: Setting = Setting {
     ..Setting::BASE
 };
 
+static FRONTEND: Setting = Setting {
+    name: "server.frontend",
+    env: &["REMUDA_FRONTEND"],
+    flags: &[flag("frontend", "DIR", SERVE)],
+    shape: Shape::Path,
+    help: "Folder of the Python package comfyui-frontend-package, to serve ComfyUI's own page at /",
+    ..Setting::BASE
+};
+
 pub(super) const SETTINGS: &[&Setting] =
-    &[&LISTEN, &DATA, &INSECURE, &CORS_ORIGINS, &ALLOWED_HOSTS, &BODY_LIMIT, &ADVERTISE];
+    &[&LISTEN, &DATA, &INSECURE, &CORS_ORIGINS, &ALLOWED_HOSTS, &BODY_LIMIT, &ADVERTISE, &FRONTEND];
 
 /// The API and the data directory.
 #[derive(Debug, Clone)]
@@ -98,6 +107,8 @@ pub(crate) struct Server {
     pub(crate) body_limit: u64,
     /// Where other servers reach this one: `REMUDA_ADVERTISE`, not set.
     pub(crate) advertise: Option<Url>,
+    /// The folder of ComfyUI's own page: `REMUDA_FRONTEND`, not set.
+    pub(crate) frontend: Option<PathBuf>,
 }
 
 impl Server {
@@ -118,6 +129,7 @@ impl Server {
             allowed_hosts: from.list(&ALLOWED_HOSTS)?,
             body_limit: from.get::<Size, _>(&BODY_LIMIT)?.0,
             advertise,
+            frontend: Some(from.text(&FRONTEND)).filter(|text| !text.is_empty()).map(PathBuf::from),
         })
     }
 }

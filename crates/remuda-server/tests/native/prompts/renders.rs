@@ -108,7 +108,7 @@ async fn a_node_that_raises_is_an_error_with_its_own_words() {
     );
     assert_eq!(
         (&error["exception_type"], &error["exception_message"]),
-        (&json!("ValueError"), &json!("broken\n"))
+        (&json!("ValueError"), &json!("broken"))
     );
     assert!(!error["traceback"].as_array().unwrap().is_empty());
     let job = ranch.get(&format!("/api/jobs/{id}")).await;

@@ -3,7 +3,7 @@
 use remuda_core::Scope;
 use serde_json::{Value, json};
 
-use crate::support::{Gateway, JsonText as _, Worker, json};
+use crate::support::{Gateway, Ground, JsonText as _, Worker, json};
 
 /// A few nodes as a ComfyUI describes them.
 const NODES: &str = r#"{
@@ -66,9 +66,15 @@ async fn refusals_are_those_that_were_recorded() {
         )
     );
     assert_eq!(answer["node_errors"], json!({}));
-    assert_eq!(error["extra_info"], json!({"node_id": "3", "class_type": "NoSuchNode", "node_title": "NoSuchNode"}));
+    assert_eq!(
+        error["extra_info"],
+        json!({"node_id": "3", "class_type": "NoSuchNode", "node_title": "NoSuchNode"})
+    );
     let answer = refused(with("/3", json!({"inputs": {"image": ["2", 0]}}))).await;
-    assert_eq!(answer["error"]["message"], "Cannot execute because a node is missing the class_type property.");
+    assert_eq!(
+        answer["error"]["message"],
+        "Cannot execute because a node is missing the class_type property."
+    );
 
     let mut graph = chain();
     graph["2"]["inputs"].as_object_mut().unwrap().shift_remove("width");
@@ -144,7 +150,10 @@ async fn refusals_are_those_that_were_recorded() {
         "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}}});
     let answer = refused(cycle).await;
     assert_eq!(answer["error"]["type"], "prompt_outputs_failed_validation");
-    assert!(answer["node_errors"]["1"]["errors"][0]["details"].as_str().unwrap().contains("1 -> 2 -> 1"), "{answer}");
+    assert!(
+        answer["node_errors"]["1"]["errors"][0]["details"].as_str().unwrap().contains("1 -> 2 -> 1"),
+        "{answer}"
+    );
 
     let model = json!({"1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "wan.safetensors"}},
         "2": {"class_type": "SaveModel", "inputs": {"model": ["1", 0]}}});
@@ -154,7 +163,10 @@ async fn refusals_are_those_that_were_recorded() {
         (&error["type"], &error["details"]),
         (&json!("value_not_in_list"), &json!("ckpt_name: 'wan.safetensors' not in ['sdxl.safetensors']"))
     );
-    assert!(answer["error"]["details"].as_str().unwrap().contains("one lacks model wan.safetensors"), "{answer}");
+    assert!(
+        answer["error"]["details"].as_str().unwrap().contains("one lacks model wan.safetensors"),
+        "{answer}"
+    );
 
     // Nothing of all this is queued.
     let answer = json(gateway.get("/prompt").send().await.unwrap(), 200).await;
@@ -290,11 +302,17 @@ async fn the_client_is_found_wherever_it_is_named() {
 
 #[tokio::test]
 async fn limits_and_scopes_hold_here_too() {
-    let gateway = Gateway::start_with(|options| options.limits.body = 1000).await;
+    let ground = Ground::new().await;
+    let reader = ground.key("default", &[Scope::Read]).await;
+    let writer = ground.key("default", &[Scope::Submit]).await;
+    let gateway = Gateway::on(ground, |options| options.limits.body = 1000).await;
+    let submit =
+        |key: &str, body: Value| gateway.post("/prompt").bearer_auth(key).json_text(&body.to_string()).send();
+    let body = json!({"prompt": chain()});
+    assert_eq!(submit(&reader, body.clone()).await.unwrap().status(), 403);
+    assert_eq!(submit("rmd_nonsense", body.clone()).await.unwrap().status(), 401);
+    json(submit(&writer, body).await.unwrap(), 200).await;
     let body = json!({"prompt": chain(), "padding": "x".repeat(2000)});
-    assert_eq!(post(&gateway, &body, 413).await["error"]["type"], "too_large");
-    let reader = gateway.ground.key("default", &[Scope::Read]).await;
-    let submit = |key: &str| gateway.post("/prompt").bearer_auth(key).json_text(&json!({"prompt": chain()}).to_string()).send();
-    assert_eq!(submit(&reader).await.unwrap().status(), 403);
-    assert_eq!(submit("rmd_nonsense").await.unwrap().status(), 401);
+    let answer = json(submit(&writer, body).await.unwrap(), 413).await;
+    assert_eq!(answer["error"]["type"], "too_large");
 }

@@ -208,7 +208,7 @@ impl From<NativeError> for SyncError {
         };
         let status = if kind == "invalid_prompt_id" { StatusCode::CONFLICT } else { StatusCode::BAD_REQUEST };
         let detail = if details.is_empty() { message } else { format!("{message}: {details}") };
-        Self::new(status, kind, "Prompt was refused", detail).node_errors(Value::Object(node_errors))
+        Self::new(status, kind, "Prompt was refused", detail).node_errors(Value::Object(*node_errors))
     }
 }
 

@@ -20,11 +20,11 @@ pub(crate) struct NativeError {
     /// `error.details`.
     pub(crate) details: String,
     /// `error.extra_info`.
-    pub(crate) extra_info: Map<String, Value>,
+    pub(crate) extra_info: Box<Map<String, Value>>,
     /// What is wrong with which node.
-    pub(crate) node_errors: Map<String, Value>,
+    pub(crate) node_errors: Box<Map<String, Value>>,
     /// What it was before: its headers and its line in our log.
-    inner: Option<ApiError>,
+    inner: Option<Box<ApiError>>,
 }
 
 impl NativeError {
@@ -35,8 +35,8 @@ impl NativeError {
             kind: kind.to_owned(),
             message: message.into(),
             details: details.into(),
-            extra_info: Map::new(),
-            node_errors: Map::new(),
+            extra_info: Box::default(),
+            node_errors: Box::default(),
             inner: None,
         }
     }
@@ -49,7 +49,7 @@ impl NativeError {
     /// What it was before it got ComfyUI's words.
     pub(crate) fn into_inner(self) -> Result<ApiError, Self> {
         match self.inner {
-            Some(inner) => Ok(inner),
+            Some(inner) => Ok(*inner),
             None => Err(self),
         }
     }
@@ -79,6 +79,7 @@ impl IntoResponse for NativeError {
 impl From<Words> for NativeError {
     fn from(words: Words) -> Self {
         let Words { kind, message, details, extra_info, node_errors } = words;
+        let (extra_info, node_errors) = (Box::new(extra_info), Box::new(node_errors));
         Self { extra_info, node_errors, ..Self::refused(kind, message, details) }
     }
 }
@@ -87,7 +88,7 @@ impl From<ApiError> for NativeError {
     fn from(error: ApiError) -> Self {
         let body = &error.body;
         let new = Self::refused(body.code, body.error.clone(), body.detail.clone().unwrap_or_default());
-        Self { status: error.status, inner: Some(error), ..new }
+        Self { status: error.status, inner: Some(Box::new(error)), ..new }
     }
 }
 

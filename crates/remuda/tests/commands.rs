@@ -148,3 +148,20 @@ fn the_demo_renders_everything() {
         assert!(std::fs::metadata(file).unwrap().len() > 1000, "{file}");
     }
 }
+
+#[tokio::test]
+async fn the_page_is_served_from_its_package_and_a_folder_without_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, package) = (dir.path().join("data"), dir.path().join("package"));
+    std::fs::create_dir_all(package.join("static")).unwrap();
+    let refused =
+        remuda(&["serve", "--data", data.to_str().unwrap(), "--frontend", package.to_str().unwrap()]);
+    assert!(!refused.status.success());
+    let error = text(&refused.stderr);
+    assert!(error.contains("index.html") && error.contains("comfyui-frontend-package"), "{error}");
+    assert!(!data.exists(), "nothing was made");
+    std::fs::write(package.join("static/index.html"), "the page").unwrap();
+    let server = Running::serve(&data, &["--frontend", package.to_str().unwrap()]).await;
+    let page = reqwest::get(server.url()).await.unwrap();
+    assert_eq!(page.text().await.unwrap(), "the page");
+}

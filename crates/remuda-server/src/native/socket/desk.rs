@@ -1,16 +1,93 @@
 //! Who is to be told of which prompt.
 
-use remuda_core::Task;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use remuda_core::{Dialect, Task, Tenant};
+
+use super::client::{Client, KEPT, Prompt};
+use super::narrator;
 use crate::state::AppState;
+
+/// So many clients are known at once. A socket beyond them is refused; a prompt's client gets no mailbox before it comes.
+const CLIENTS: usize = 8192;
+
+/// A name longer than this is none.
+pub(super) const LONGEST_NAME: usize = 1024;
+
+#[derive(Debug, Default)]
+struct Clients {
+    known: HashMap<(Tenant, String), Arc<Client>>,
+    /// Counts what happens to prompts of each tenant that has clients.
+    stirs: HashMap<Tenant, Arc<AtomicU64>>,
+}
 
 /// Every client that has a socket, or had one a moment ago, or has prompts under way that came in here.
 #[derive(Debug, Default)]
-pub(crate) struct Desk;
+pub(crate) struct Desk {
+    clients: Mutex<Clients>,
+}
 
 impl Desk {
     /// A prompt came in: from now on its client's messages are kept, also while it has no socket.
     pub(crate) fn submitted(&self, state: &AppState, task: &Task) {
-        let _ = (state, task);
+        let Some(origin) = &task.origin else { return };
+        let Some(name) = &origin.client else { return };
+        if origin.dialect != Dialect::Comfyui || name.is_empty() || name.len() > LONGEST_NAME {
+            return;
+        }
+        let mut clients = self.clients();
+        if let Some(client) = Self::client(&mut clients, state, &task.tenant, name) {
+            client.submitted(Prompt::of(task));
+        }
+    }
+
+    /// A socket came. `None`: there are too many.
+    pub(super) fn visit<T>(
+        &self,
+        state: &AppState,
+        tenant: &Tenant,
+        name: &str,
+        join: impl FnOnce(&Client) -> T,
+    ) -> Option<(Arc<Client>, T)> {
+        let mut clients = self.clients();
+        let client = Self::client(&mut clients, state, tenant, name)?;
+        // Before anybody can think that it is not needed.
+        let joined = join(&client);
+        Some((client, joined))
+    }
+
+    /// Forgets a client that nobody would miss. Whether it did.
+    pub(super) fn retire(&self, client: &Client) -> bool {
+        let mut clients = self.clients();
+        let idle = client.is_idle(KEPT);
+        if idle {
+            clients.known.remove(&(client.tenant.clone(), client.id.clone()));
+            // Ours and the client's own.
+            if Arc::strong_count(&client.stirs) <= 2 {
+                clients.stirs.remove(&client.tenant);
+            }
+        }
+        idle
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(clients: &mut Clients, state: &AppState, tenant: &Tenant, name: &str) -> Option<Arc<Client>> {
+        let key = (tenant.clone(), name.to_owned());
+        if let Some(client) = clients.known.get(&key) {
+            return Some(client.clone());
+        }
+        if clients.known.len() >= CLIENTS || state.stop.is_cancelled() {
+            return None;
+        }
+        let stirs = clients.stirs.entry(tenant.clone()).or_default().clone();
+        let client = Arc::new(Client::new(tenant.clone(), name.to_owned(), stirs));
+        clients.known.insert(key, client.clone());
+        state.tasks.spawn(narrator::run(state.clone(), client.clone()));
+        Some(client)
     }
 }

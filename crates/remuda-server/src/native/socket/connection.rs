@@ -1,0 +1,269 @@
+//! One websocket of one client.
+
+use std::time::Duration;
+
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
+use http::StatusCode;
+use remuda_core::Tenant;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::client::Client;
+use super::desk::LONGEST_NAME;
+use super::mailbox::{Place, ReaderId};
+use super::words;
+use crate::access::ReadCaller;
+use crate::error::{ApiError, ApiResult};
+use crate::state::AppState;
+
+/// Clients have little to say.
+const LONGEST_MESSAGE: usize = 64 << 10;
+
+/// So many messages are handed over before the client is listened to.
+const BATCH: usize = 64;
+
+/// So long after something was sent it is asked whether it arrived.
+const ASK: Duration = Duration::from_secs(1);
+
+/// So often a silent connection is asked whether it is still there.
+const PING: Duration = Duration::from_secs(20);
+
+/// Who neither reads nor answers for so long is gone. Scripts do other things for minutes before they read.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A farewell takes no longer.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The server stops.
+const GOING_AWAY: u16 = 1001;
+
+/// Come back later.
+const TRY_AGAIN: u16 = 1013;
+
+/// What ComfyUI says to who comes without a websocket.
+const NO_UPGRADE: &str = "No WebSocket UPGRADE hdr: None\n Can \"Upgrade\" only to \"WebSocket\".";
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Who {
+    #[serde(default, rename = "clientId")]
+    client_id: String,
+}
+
+/// `GET /ws?clientId=`.
+pub(super) async fn open(
+    State(state): State<AppState>,
+    ReadCaller(caller): ReadCaller,
+    Query(who): Query<Who>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> ApiResult<Response> {
+    let Ok(upgrade) = upgrade else {
+        return Ok((StatusCode::BAD_REQUEST, NO_UPGRADE).into_response());
+    };
+    let name = match who.client_id {
+        name if name.is_empty() => Uuid::new_v4().simple().to_string(),
+        name if name.len() > LONGEST_NAME => {
+            let error = format!("clientId has more than {LONGEST_NAME} bytes");
+            return Err(ApiError::bad_request("bad_client_id", error).field("clientId"));
+        }
+        name => name,
+    };
+    let permit = state.permits.waiting()?;
+    let tracked = state.tasks.token();
+    let upgrade = upgrade.max_message_size(LONGEST_MESSAGE).max_frame_size(LONGEST_MESSAGE);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let _held_to_the_end = (permit, tracked);
+        let streams = state.metrics.streams.clone();
+        streams.inc();
+        serve(state, socket, caller.tenant, name).await;
+        streams.dec();
+    }))
+}
+
+async fn serve(state: AppState, socket: WebSocket, tenant: Tenant, name: String) {
+    let (out, incoming) = socket.split();
+    let mut out = Out { out, state: state.clone() };
+    let Some((client, (reader, end))) = state.desk.visit(&state, &tenant, &name, Client::join) else {
+        let code = if state.stop.is_cancelled() { GOING_AWAY } else { TRY_AGAIN };
+        return out.farewell(code).await;
+    };
+    let mut connection = Connection {
+        state: &state,
+        client: &client,
+        reader,
+        incoming,
+        labelled: false,
+        introduced: false,
+        heard_at: Instant::now(),
+        ping_at: Instant::now() + PING,
+    };
+    let left = connection.run(&mut out, end).await;
+    client.leave(reader, matches!(left, Left::Properly));
+    match left {
+        Left::Stopped => out.farewell(GOING_AWAY).await,
+        // What the peer's farewell is answered with goes out.
+        Left::Properly => drop(tokio::time::timeout(FAREWELL, out.out.flush()).await),
+        Left::Broken => {}
+    }
+}
+
+/// How a connection ended.
+enum Left {
+    /// The client said so.
+    Properly,
+    Broken,
+    Stopped,
+}
+
+struct Out {
+    out: SplitSink<WebSocket, Message>,
+    state: AppState,
+}
+
+impl Out {
+    /// Hands a message to the connection. Who does not read holds up nobody but itself.
+    async fn feed(&mut self, message: Message) -> Result<(), Left> {
+        tokio::select! {
+            biased;
+            () = self.state.stop.cancelled() => Err(Left::Stopped),
+            fed = tokio::time::timeout(PATIENCE, self.out.feed(message)) => match fed {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) | Err(_) => Err(Left::Broken),
+            },
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), Left> {
+        tokio::select! {
+            biased;
+            () = self.state.stop.cancelled() => Err(Left::Stopped),
+            flushed = tokio::time::timeout(PATIENCE, self.out.flush()) => match flushed {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) | Err(_) => Err(Left::Broken),
+            },
+        }
+    }
+
+    async fn farewell(&mut self, code: u16) {
+        let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
+        drop(tokio::time::timeout(FAREWELL, self.out.send(close)).await);
+    }
+}
+
+struct Connection<'a> {
+    state: &'a AppState,
+    client: &'a Client,
+    reader: ReaderId,
+    incoming: SplitStream<WebSocket>,
+    /// It understands pictures that say whose they are.
+    labelled: bool,
+    /// It has said its first sentence.
+    introduced: bool,
+    heard_at: Instant,
+    ping_at: Instant,
+}
+
+impl Connection<'_> {
+    async fn run(&mut self, out: &mut Out, mut end: watch::Receiver<Place>) -> Left {
+        match self.talk(out, &mut end).await {
+            Ok(()) => Left::Properly,
+            Err(left) => left,
+        }
+    }
+
+    async fn talk(&mut self, out: &mut Out, end: &mut watch::Receiver<Place>) -> Result<(), Left> {
+        self.greet(out).await?;
+        loop {
+            let mut handed = 0;
+            while handed < BATCH
+                && let Some(message) = self.client.next(self.reader, self.labelled)
+            {
+                out.feed(message).await?;
+                handed += 1;
+            }
+            if handed > 0 {
+                out.flush().await?;
+                self.ping_at = self.ping_at.min(Instant::now() + ASK);
+            }
+            let heard = if handed == BATCH {
+                // There may be more, but the client has its turn.
+                match self.incoming.next().now_or_never() {
+                    Some(heard) => heard,
+                    None => continue,
+                }
+            } else {
+                tokio::select! {
+                    () = self.state.stop.cancelled() => return Err(Left::Stopped),
+                    () = tokio::time::sleep_until(self.ping_at) => {
+                        self.ping(out).await?;
+                        continue;
+                    }
+                    heard = self.incoming.next() => heard,
+                    // The sender is the client's own and outlives us.
+                    _ = end.changed() => continue,
+                }
+            };
+            let Some(Ok(message)) = heard else { return Err(Left::Broken) };
+            self.heard_at = Instant::now();
+            match message {
+                Message::Close(_) => return Ok(()),
+                Message::Pong(place) => {
+                    if let Ok(place) = <[u8; 8]>::try_from(&place[..]) {
+                        self.client.arrived(self.reader, Place::from_be_bytes(place));
+                    }
+                }
+                Message::Text(text) => self.listen(text.as_str(), out).await?,
+                // Answered with the next thing that is sent, or now.
+                Message::Ping(_) => out.flush().await?,
+                Message::Binary(_) => {}
+            }
+        }
+    }
+
+    /// The first frames of every socket: who it is, how many of its prompts have not ended, and the node at work.
+    async fn greet(&mut self, out: &mut Out) -> Result<(), Left> {
+        let client = self.client;
+        let remaining = client.unfinished(self.state).await.unwrap_or_else(|_| client.remaining());
+        out.feed(Message::Text(words::status(remaining, Some(&client.id)).into())).await?;
+        if let Some(node) = client.node() {
+            out.feed(Message::Text(words::message("executing", json!({ "node": node })).into())).await?;
+        }
+        out.flush().await
+    }
+
+    /// Asks whether everything so far has arrived, and whether there is still somebody.
+    async fn ping(&mut self, out: &mut Out) -> Result<(), Left> {
+        if self.heard_at.elapsed() >= PATIENCE {
+            return Err(Left::Broken);
+        }
+        let sent = self.client.sent(self.reader);
+        self.ping_at = Instant::now() + PING;
+        out.feed(Message::Ping(Bytes::copy_from_slice(&sent.to_be_bytes()))).await?;
+        out.flush().await
+    }
+
+    async fn listen(&mut self, text: &str, out: &mut Out) -> Result<(), Left> {
+        let Ok(Value::Object(sentence)) = serde_json::from_str(text) else { return Ok(()) };
+        if std::mem::replace(&mut self.introduced, true)
+            || sentence.get("type").and_then(Value::as_str) != Some("feature_flags")
+        {
+            return Ok(());
+        }
+        let flags = sentence.get("data").cloned().unwrap_or_default();
+        self.labelled = flags["supports_preview_metadata"] == true;
+        let features = json!({
+            "supports_preview_metadata": true,
+            "max_upload_size": self.state.limits.asset,
+        });
+        out.feed(Message::Text(words::message("feature_flags", features).into())).await?;
+        out.flush().await
+    }
+}

@@ -1,0 +1,76 @@
+//! Hearing what ComfyUI says of a task, wherever it runs.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
+use remuda_core::{AttemptNo, TaskId};
+use remuda_runner::frames::Frame;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::state::AppState;
+
+/// Everything that ComfyUI says of a task, from the beginning of the attempt.
+pub(super) struct Listener {
+    frames: Pin<Box<dyn Stream<Item = Arc<Frame>> + Send>>,
+}
+
+/// Where a task runs.
+pub(super) struct Found {
+    pub(super) listener: Listener,
+    pub(super) attempt: AttemptNo,
+    /// What it is called at ComfyUI.
+    pub(super) prompt: String,
+    /// Whether ComfyUI began to work on it.
+    pub(super) rendering: bool,
+}
+
+impl Listener {
+    /// Finds out where a task runs, if it does.
+    pub(super) async fn find(state: &AppState, task: TaskId) -> remuda_store::Result<Option<Found>> {
+        let Some(lease) = state.store.lease(task).await? else { return Ok(None) };
+        let here = state.advertise.as_ref().map(url::Url::as_str);
+        let same = |gateway: &str| {
+            here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
+        };
+        let listener = match &lease.gateway {
+            // Frames of a task whose gateway is gone stay at the one that got them.
+            Some(gateway) if !same(gateway) && !state.hub.has(task) => {
+                Self::of(state.relays.follow(state, task, gateway))
+            }
+            _ => Self::of(state.hub.subscribe(task).1),
+        };
+        let (attempt, prompt) = (lease.attempt, lease.prompt_id.to_string());
+        Ok(Some(Found { listener, attempt, prompt, rendering: lease.rendering_since.is_some() }))
+    }
+
+    /// What was said here of a task that ended a moment ago.
+    pub(super) fn afterwards(_state: &AppState, _task: TaskId, _attempt: AttemptNo) -> Option<Self> {
+        None
+    }
+
+    fn of(frames: broadcast::Receiver<Frame>) -> Self {
+        let frames = stream::unfold(frames, |mut frames| async move {
+            loop {
+                match frames.recv().await {
+                    Ok(frame) => return Some((Arc::new(frame), frames)),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return None,
+                }
+            }
+        });
+        Self { frames: Box::pin(frames.fuse()) }
+    }
+
+    /// The next frame; `None` when there will be none.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Arc<Frame>>> {
+        self.frames.poll_next_unpin(cx)
+    }
+
+    /// What is there already.
+    pub(super) fn ready(&mut self) -> Option<Arc<Frame>> {
+        self.frames.next().now_or_never().flatten()
+    }
+}

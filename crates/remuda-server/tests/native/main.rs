@@ -12,6 +12,7 @@ mod fleet;
 mod frontend;
 mod prompts;
 mod rig;
+mod socket;
 #[allow(dead_code, reason = "the tests of our own API use all of it")]
 #[path = "../api/support.rs"]
 mod support;

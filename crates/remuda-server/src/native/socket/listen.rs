@@ -6,9 +6,7 @@ use std::task::{Context, Poll};
 
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use remuda_core::{AttemptNo, TaskId};
-use remuda_runner::frames::Frame;
-use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
+use remuda_runner::frames::{Frame, Messages};
 
 use crate::state::AppState;
 
@@ -23,43 +21,37 @@ pub(super) struct Found {
     pub(super) attempt: AttemptNo,
     /// What it is called at ComfyUI.
     pub(super) prompt: String,
-    /// Whether ComfyUI began to work on it.
-    pub(super) rendering: bool,
 }
 
 impl Listener {
     /// Finds out where a task runs, if it does.
     pub(super) async fn find(state: &AppState, task: TaskId) -> remuda_store::Result<Option<Found>> {
         let Some(lease) = state.store.lease(task).await? else { return Ok(None) };
+        let attempt = lease.attempt;
         let here = state.advertise.as_ref().map(url::Url::as_str);
         let same = |gateway: &str| {
             here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
         };
-        let listener = match &lease.gateway {
+        let messages = match &lease.gateway {
             // Frames of a task whose gateway is gone stay at the one that got them.
-            Some(gateway) if !same(gateway) && !state.hub.has(task) => {
-                Self::of(state.relays.follow(state, task, gateway))
+            Some(gateway) if !same(gateway) && !state.hub.has_messages(task, attempt) => {
+                state.relays.follow_messages(state, task, attempt, gateway)
             }
-            _ => Self::of(state.hub.subscribe(task).1),
+            _ => state.hub.follow_messages(task, attempt),
         };
-        let (attempt, prompt) = (lease.attempt, lease.prompt_id.to_string());
-        Ok(Some(Found { listener, attempt, prompt, rendering: lease.rendering_since.is_some() }))
+        Ok(Some(Found { listener: Self::of(messages), attempt, prompt: lease.prompt_id.to_string() }))
     }
 
     /// What was said here of a task that ended a moment ago.
-    pub(super) fn afterwards(_state: &AppState, _task: TaskId, _attempt: AttemptNo) -> Option<Self> {
-        None
+    pub(super) fn afterwards(state: &AppState, task: TaskId, attempt: AttemptNo) -> Option<Self> {
+        let said = state.hub.has_messages(task, attempt);
+        said.then(|| Self::of(state.hub.follow_messages(task, attempt)))
     }
 
-    fn of(frames: broadcast::Receiver<Frame>) -> Self {
-        let frames = stream::unfold(frames, |mut frames| async move {
-            loop {
-                match frames.recv().await {
-                    Ok(frame) => return Some((Arc::new(frame), frames)),
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return None,
-                }
-            }
+    fn of(messages: Messages) -> Self {
+        let frames = stream::unfold(messages, |mut messages| async move {
+            let frame = messages.recv().await?;
+            Some((frame, messages))
         });
         Self { frames: Box::pin(frames.fuse()) }
     }

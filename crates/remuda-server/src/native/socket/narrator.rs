@@ -199,9 +199,6 @@ impl Narrator {
                     Ok(Some(found)) => {
                         told.story.listen(found.attempt, Some(found.prompt));
                         told.listener = Some(found.listener);
-                        if found.rendering {
-                            told.began = true;
-                        }
                     }
                     // It ended in this moment, or the store is away; then it is looked at again.
                     Ok(None) | Err(_) => drop(self.again.insert(id)),

@@ -1,0 +1,7 @@
+//! `/ws`, as ComfyUI's clients use it.
+
+mod manners;
+mod many;
+mod peer;
+mod trouble;
+mod whole;

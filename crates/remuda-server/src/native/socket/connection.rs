@@ -23,6 +23,7 @@ use super::mailbox::{Place, ReaderId};
 use super::words;
 use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult};
+use crate::native::fleet::feature_flags;
 use crate::state::AppState;
 
 /// Clients have little to say.
@@ -259,10 +260,7 @@ impl Connection<'_> {
         }
         let flags = sentence.get("data").cloned().unwrap_or_default();
         self.labelled = flags["supports_preview_metadata"] == true;
-        let features = json!({
-            "supports_preview_metadata": true,
-            "max_upload_size": self.state.limits.asset,
-        });
+        let features = feature_flags(self.state);
         out.feed(Message::Text(words::message("feature_flags", features).into())).await?;
         out.flush().await
     }

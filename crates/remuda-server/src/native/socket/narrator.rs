@@ -322,9 +322,17 @@ impl Narrator {
         for task in std::mem::take(&mut self.again) {
             self.group.add(task);
         }
-        for (task, told) in &self.told {
-            if told.listener.is_none() && told.ended.is_none() {
+        for (task, told) in &mut self.told {
+            if told.ended.is_some() {
+                continue;
+            }
+            if told.listener.is_none() {
                 self.group.add(*task);
+            } else if !told.began && !told.story.has_begun() {
+                // The socket to ComfyUI may be down, and whoever runs it knows nevertheless.
+                let lease = self.state.store.lease(*task).await;
+                told.began =
+                    lease.is_ok_and(|lease| lease.is_some_and(|lease| lease.rendering_since.is_some()));
             }
         }
         let known = i64::try_from(self.prompts.len()).unwrap_or(i64::MAX);

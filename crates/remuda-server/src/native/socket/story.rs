@@ -181,13 +181,11 @@ impl Story {
     }
 
     fn hear_kind(&mut self, kind: &str, data: &str, text: String, out: &mut Vec<Word>) {
-        if kind != "progress_state" {
-            out.extend(self.behind.drain(..).map(Word::Text));
-        }
         match kind {
             // Of the ComfyUI, not of the prompt.
             "status" | "feature_flags" => {}
             "execution_start" => {
+                self.let_pass(out);
                 if !std::mem::replace(&mut self.started, true) {
                     out.extend([Word::Status, Word::Text(text)]);
                 }
@@ -203,6 +201,7 @@ impl Story {
                 // Without a node it is the end, which is told from the store.
                 let node = node.and_then(|data| data["node"].as_str().map(str::to_owned));
                 if let Some(node) = node {
+                    self.let_pass(out);
                     self.begin(out);
                     self.done.extend(self.node.replace(node));
                     out.push(Word::Text(text));
@@ -215,6 +214,7 @@ impl Story {
                 let end: Value = serde_json::from_str(&self.renamed(data)).unwrap_or_default();
                 // A blocked branch is an error in the middle, and the prompt goes on.
                 if end["exception_type"] == "ExecutionBlocked" {
+                    self.let_pass(out);
                     self.begin(out);
                     out.push(Word::Text(text));
                 } else {
@@ -229,12 +229,21 @@ impl Story {
                 self.begin(out);
                 out.push(Word::Text(text));
             }
-            _ => out.push(Word::Text(text)),
+            _ => {
+                self.let_pass(out);
+                out.push(Word::Text(text));
+            }
         }
+    }
+
+    /// The end is not next: what waited behind a held one goes on.
+    fn let_pass(&mut self, out: &mut Vec<Word>) {
+        out.extend(self.behind.drain(..).map(Word::Text));
     }
 
     fn hear_executed(&mut self, data: &str, out: &mut Vec<Word>) {
         let Ok(executed) = serde_json::from_str::<Executed>(&self.renamed(data)) else { return };
+        self.let_pass(out);
         self.begin(out);
         let Executed { node, display_node, output } = executed;
         if has_files(&output) {

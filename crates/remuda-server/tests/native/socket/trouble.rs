@@ -1,5 +1,6 @@
 //! Prompts that do not go well, and workers that do not.
 
+use comfyui_sim::faults::Fault;
 use remuda_testbed::wait;
 use serde_json::{Value, json};
 
@@ -103,7 +104,7 @@ async fn without_a_word_from_comfyui_the_end_is_told_from_the_result() {
     let ranch = Ranch::start(1).await;
     let graph = picture();
     let mut peer = Peer::connect(&ranch.gateway, "a").await;
-    ranch.sims[0].faults().add("mute_websocket for 60s".parse::<comfyui_sim::FaultSpec>().expect("a fault"));
+    ranch.sims[0].faults().add(Fault::mute_websocket());
     let prompt = submit(&ranch, &graph).await;
     let texts = peer.end_of(&prompt).await;
     assert_eq!((count(&texts, "execution_start"), count(&texts, "execution_cached")), (1, 1));

@@ -143,7 +143,9 @@ impl Group {
     pub(crate) fn take(&self, most: usize) -> Vec<TaskId> {
         let mut changed = self.news.changed.lock().unwrap_or_else(PoisonError::into_inner);
         let taken: Vec<TaskId> = changed.iter().take(most).copied().collect();
-        taken.iter().for_each(|task| drop(changed.remove(task)));
+        for task in &taken {
+            changed.remove(task);
+        }
         if !changed.is_empty() {
             self.news.news.notify_one();
         }

@@ -20,6 +20,9 @@ use crate::support::{self, Gateway, Ground, JsonText as _};
 /// Generous, because CI machines are slow, and a hang is for ever.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
+/// A ComfyUI that is away for so long has lost what it was given.
+const UNREACHABLE: Duration = Duration::from_secs(5);
+
 /// A gateway with a herd of simulators.
 pub(crate) struct Ranch {
     pub(crate) gateway: Gateway,
@@ -47,6 +50,7 @@ impl Ranch {
             probe: Duration::from_millis(300),
             sweep: Duration::from_millis(500),
             second_look: Duration::from_millis(100),
+            unreachable: UNREACHABLE,
             ..Timing::default()
         };
         options.gateway = Some(gateway.url.clone());
@@ -64,7 +68,11 @@ impl Ranch {
         let id = worker_id_for(&sim.url(), &host_id()).expect("a name");
         let spec = WorkerSpec { id: id.clone(), endpoint: sim.url(), name: None, labels: BTreeSet::new() };
         let client = Client::new(&sim.url()).expect("an address");
-        let session = SessionOptions { survey: Duration::from_millis(500), ..SessionOptions::default() };
+        let session = SessionOptions {
+            survey: Duration::from_millis(500),
+            unreachable_after: UNREACHABLE,
+            ..SessionOptions::default()
+        };
         assert!(self.herd.add(WorkerConfig { session, ..WorkerConfig::new(spec, client) }));
         self.sims.push(sim);
         let store = self.gateway.store();

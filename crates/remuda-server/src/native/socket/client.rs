@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::ws::Message;
-use remuda_core::{Dialect, Task, TaskId, Tenant};
+use remuda_core::{AttemptNo, Dialect, Status, Task, TaskId, Tenant};
+use remuda_runner::frames::Messages;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -22,11 +23,20 @@ pub(super) struct Prompt {
     pub(super) task: TaskId,
     /// What the client calls it.
     pub(super) name: String,
+    /// It runs already: what is said of this attempt, if that is said here.
+    pub(super) messages: Option<(AttemptNo, Messages)>,
 }
 
 impl Prompt {
-    pub(super) fn of(task: &Task) -> Self {
-        Self { task: task.id, name: names::prompt_id(task) }
+    /// One that came in a moment ago. If a worker has it already, it is listened to before ComfyUI can say a word.
+    pub(super) fn new(state: &AppState, task: &Task) -> Self {
+        let runs = task.status == Status::Running;
+        let messages = runs.then(|| (task.attempt, state.hub.follow_messages(task.id, task.attempt)));
+        Self { messages, ..Self::known(task) }
+    }
+
+    pub(super) fn known(task: &Task) -> Self {
+        Self { task: task.id, name: names::prompt_id(task), messages: None }
     }
 }
 

@@ -39,7 +39,7 @@ impl Desk {
         }
         let mut clients = self.clients();
         if let Some(client) = Self::client(&mut clients, state, &task.tenant, name) {
-            client.submitted(Prompt::of(task));
+            client.submitted(Prompt::new(state, task));
         }
     }
 

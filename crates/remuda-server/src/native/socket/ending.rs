@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use remuda_core::{Failure, Status, Task};
+use remuda_core::{Status, Task};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::story::{Story, Word, now};
+use super::story::{Story, Word};
 use super::words;
+use crate::native::prompts::messages;
 
 impl Story {
     /// Tells the end. `workflow` is its graph, which is needed for bad ends only.
@@ -20,16 +21,17 @@ impl Story {
         }
         self.begin(out);
         self.tell_outputs(task, out);
-        let at = task.finished_at.map_or_else(now, |at| at.as_millisecond());
-        let (kind, mut data) = match task.status {
-            Status::Completed => ("execution_success", json!({"prompt_id": self.name})),
-            Status::Cancelled => ("execution_interrupted", self.interrupted(workflow)),
-            Status::Failed | Status::Pending | Status::Running => {
-                ("execution_error", self.failed(task.error.as_ref(), workflow))
-            }
-        };
-        data["timestamp"] = at.into();
-        out.push(Word::Text(words::message(kind, data)));
+        // The same words as in the history, and what was heard beside them.
+        if let Some((kind, data)) = messages::end(task) {
+            let at = data["timestamp"].clone();
+            let mut data = match task.status {
+                Status::Cancelled => self.interrupted(data, workflow),
+                Status::Failed => self.failed(data, workflow),
+                Status::Completed | Status::Pending | Status::Running => data,
+            };
+            data["timestamp"] = at;
+            out.push(Word::Text(words::message(kind, data)));
+        }
         out.push(Word::Status);
         let data = json!({"node": null, "prompt_id": self.name});
         out.push(Word::Text(words::message("executing", data)));
@@ -57,50 +59,34 @@ impl Story {
         }
     }
 
-    fn interrupted(&mut self, workflow: Option<&str>) -> Value {
-        if let Some((_, data)) = self.inner_end.take_if(|(kind, _)| kind == "execution_interrupted") {
-            return data;
+    fn interrupted(&mut self, mut data: Value, workflow: Option<&str>) -> Value {
+        if let Some((_, heard)) = self.inner_end.take_if(|(kind, _)| kind == "execution_interrupted") {
+            return heard;
         }
-        let node = self.node.clone().unwrap_or_default();
-        let node_type = class_of(workflow, &node);
-        json!({"prompt_id": self.name, "node_id": node, "node_type": node_type, "executed": self.done})
+        if let Some(node) = &self.node {
+            data["node_id"] = node.as_str().into();
+            data["node_type"] = class_of(workflow, node).into();
+            data["executed"] = self.done.clone().into();
+        }
+        data
     }
 
-    fn failed(&mut self, failure: Option<&Failure>, workflow: Option<&str>) -> Value {
-        let node = failure.and_then(|failure| failure.node_id.clone());
+    fn failed(&mut self, mut data: Value, workflow: Option<&str>) -> Value {
+        let node = data["node_id"].as_str().unwrap_or_default().to_owned();
         // ComfyUI said more than was kept, if it is the same error.
-        let heard = self.inner_end.take_if(|(kind, data)| {
-            kind == "execution_error" && node.as_deref().is_some_and(|node| data["node_id"] == node)
+        let heard = self.inner_end.take_if(|(kind, heard)| {
+            kind == "execution_error" && heard["node_id"] == node && !node.is_empty()
         });
-        if let Some((_, data)) = heard {
-            return data;
+        if let Some((_, heard)) = heard {
+            return heard;
         }
-        let details = failure.and_then(|failure| failure.details.clone()).unwrap_or_default();
-        let node = node.or_else(|| self.node.clone()).unwrap_or_default();
-        let node_type = match details["node_type"].as_str() {
-            Some(node_type) => node_type.to_owned(),
-            None => class_of(workflow, &node),
-        };
-        let message = match details["exception_message"].as_str() {
-            Some(message) => message.to_owned(),
-            None => failure.map(|failure| format!("{}\n", failure.message)).unwrap_or_default(),
-        };
-        let exception = match details["exception_type"].as_str() {
-            Some(exception) => exception.to_owned(),
-            None => failure.map(|failure| failure.class.to_string()).unwrap_or_default(),
-        };
-        let traceback = details.get("traceback").filter(|lines| lines.is_array()).cloned();
-        json!({
-            "prompt_id": self.name,
-            "node_id": node,
-            "node_type": node_type,
-            "executed": self.done,
-            "exception_message": message,
-            "exception_type": exception,
-            "traceback": traceback.unwrap_or_else(|| json!([])),
-            "current_inputs": {},
-            "current_outputs": self.done,
-        })
+        if data["node_type"] == "" {
+            data["node_type"] = class_of(workflow, &node).into();
+        }
+        if !self.done.is_empty() {
+            data["executed"] = self.done.clone().into();
+        }
+        data
     }
 }
 

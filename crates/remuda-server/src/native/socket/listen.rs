@@ -21,34 +21,45 @@ pub(super) struct Found {
     pub(super) attempt: AttemptNo,
     /// What it is called at ComfyUI.
     pub(super) prompt: String,
+    /// In this process, or reported to it.
+    pub(super) here: bool,
 }
 
 impl Listener {
-    /// Finds out where a task runs, if it does.
-    pub(super) async fn find(state: &AppState, task: TaskId) -> remuda_store::Result<Option<Found>> {
+    /// Finds out where a task runs, if it does. `early`: who listens here already.
+    pub(super) async fn find(
+        state: &AppState,
+        task: TaskId,
+        early: Self,
+    ) -> remuda_store::Result<Option<Found>> {
         let Some(lease) = state.store.lease(task).await? else { return Ok(None) };
         let attempt = lease.attempt;
         let here = state.advertise.as_ref().map(url::Url::as_str);
         let same = |gateway: &str| {
             here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
         };
-        let messages = match &lease.gateway {
+        let (listener, here) = match &lease.gateway {
             // Frames of a task whose gateway is gone stay at the one that got them.
             Some(gateway) if !same(gateway) && !state.hub.has_messages(task, attempt) => {
-                state.relays.follow_messages(state, task, attempt, gateway)
+                (Self::of(state.relays.follow_messages(state, task, attempt, gateway)), false)
             }
-            _ => state.hub.follow_messages(task, attempt),
+            _ => (early, true),
         };
-        Ok(Some(Found { listener: Self::of(messages), attempt, prompt: lease.prompt_id.to_string() }))
+        Ok(Some(Found { listener, here, attempt, prompt: lease.prompt_id.to_string() }))
+    }
+
+    /// What is said here.
+    pub(super) fn here(state: &AppState, task: TaskId, attempt: AttemptNo) -> Self {
+        Self::of(state.hub.follow_messages(task, attempt))
     }
 
     /// What was said here of a task that ended a moment ago.
     pub(super) fn afterwards(state: &AppState, task: TaskId, attempt: AttemptNo) -> Option<Self> {
         let said = state.hub.has_messages(task, attempt);
-        said.then(|| Self::of(state.hub.follow_messages(task, attempt)))
+        said.then(|| Self::here(state, task, attempt))
     }
 
-    fn of(messages: Messages) -> Self {
+    pub(super) fn of(messages: Messages) -> Self {
         let frames = stream::unfold(messages, |mut messages| async move {
             let frame = messages.recv().await?;
             Some((frame, messages))

@@ -19,7 +19,6 @@ use super::listen::Listener;
 use super::story::{Story, Word};
 use super::words;
 use crate::changes::Group;
-use crate::native::names;
 use crate::state::AppState;
 use crate::waiting::POLL;
 
@@ -56,6 +55,8 @@ enum Woken {
 struct Told {
     story: Story,
     listener: Option<Listener>,
+    /// It is listened to here; whether it runs here is not known yet.
+    early: bool,
     /// Whether ComfyUI began to work on it, heard or not.
     began: bool,
     /// How it ended, and until when it is listened to nevertheless.
@@ -153,11 +154,18 @@ impl Narrator {
     }
 
     fn know(&mut self, prompt: Prompt) {
-        if self.prompts.insert(prompt.task, prompt.name).is_none() {
-            // The first news is that it is to be looked at: something may have happened to it by now.
-            self.group.add(prompt.task);
-            self.changed = true;
+        let Prompt { task, name, messages } = prompt;
+        if self.prompts.insert(task, name.clone()).is_some() {
+            return;
         }
+        if let Some((attempt, messages)) = messages {
+            let told = self.told.entry(task).or_insert_with(|| Told::new(task, name));
+            told.story.listen(attempt, None);
+            (told.listener, told.early) = (Some(Listener::of(messages)), true);
+        }
+        // The first news is that it is to be looked at: something may have happened to it by now.
+        self.group.add(task);
+        self.changed = true;
     }
 
     fn forget(&mut self, task: TaskId) {
@@ -192,12 +200,22 @@ impl Narrator {
             }
             Status::Running => {
                 let told = self.told.entry(id).or_insert_with(|| Told::new(id, name));
-                if told.listener.is_some() && told.story.attempt() == task.attempt {
+                let current = told.story.attempt() == task.attempt;
+                if told.listener.is_some() && current && !told.early {
                     return;
                 }
-                match Listener::find(&self.state, id).await {
+                // Before anything is asked: ComfyUI may be quick. If it runs elsewhere, nothing is said here.
+                let early = told.listener.take().filter(|_| told.early && current);
+                let begun = early.is_some();
+                let early = early.unwrap_or_else(|| Listener::here(&self.state, id, task.attempt));
+                told.early = false;
+                match Listener::find(&self.state, id, early).await {
                     Ok(Some(found)) => {
-                        told.story.listen(found.attempt, Some(found.prompt));
+                        if begun && found.here && found.attempt == task.attempt {
+                            told.story.call(found.prompt);
+                        } else {
+                            told.story.listen(found.attempt, Some(found.prompt));
+                        }
                         told.listener = Some(found.listener);
                     }
                     // It ended in this moment, or the store is away; then it is looked at again.
@@ -287,6 +305,7 @@ impl Narrator {
             self.tell(words, remaining);
         }
         // It was told with each end.
+        self.client.others_stirred();
         self.changed = false;
     }
 
@@ -304,6 +323,7 @@ impl Narrator {
         let remaining = self.remaining().await;
         self.client.set_remaining(remaining);
         self.client.tell(words::status(remaining, None));
+        self.client.others_stirred();
         self.changed = false;
     }
 
@@ -376,7 +396,7 @@ impl Narrator {
                 if self.prompts.contains_key(&task.id) && unheard {
                     self.group.add(task.id);
                 }
-                self.know(Prompt { task: task.id, name: names::prompt_id(&task) });
+                self.know(Prompt::known(&task));
             }
             query.offset = query.offset.saturating_add(count);
             if !all || count < query.limit {
@@ -395,6 +415,6 @@ impl Narrator {
 
 impl Told {
     fn new(task: TaskId, name: String) -> Self {
-        Self { story: Story::new(task, name), listener: None, ended: None, began: false }
+        Self { story: Story::new(task, name), listener: None, early: false, ended: None, began: false }
     }
 }

@@ -124,7 +124,14 @@ impl Story {
         } else {
             self.turn_to(attempt);
         }
-        self.inner_names.extend(name);
+        name.into_iter().for_each(|name| self.call(name));
+    }
+
+    /// It is called so at ComfyUI.
+    pub(super) fn call(&mut self, name: String) {
+        if !self.inner_names.contains(&name) {
+            self.inner_names.push(name);
+        }
     }
 
     fn turn_to(&mut self, attempt: AttemptNo) {
@@ -310,7 +317,7 @@ impl Story {
     }
 }
 
-pub(super) fn now() -> i64 {
+fn now() -> i64 {
     Timestamp::now().as_millisecond()
 }
 

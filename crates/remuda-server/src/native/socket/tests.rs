@@ -1,10 +1,15 @@
 //! Stories, as data: what ComfyUI says, how it ended, and what the client is told.
 
-use remuda_core::{AttemptNo, Failure, FailureClass, NewTask, Status, Task, TaskResult, Timestamp};
+use remuda_core::{
+    AttemptNo, Dialect, Failure, FailureClass, NewTask, Origin, Status, Task, TaskResult, Timestamp,
+};
 use remuda_runner::frames::{Frame, FrameKind};
 use serde_json::{Value, json};
 
 use super::story::{Story, Word};
+
+/// What the client calls its prompt.
+const NAME: &str = "the \"client's\"";
 
 /// A task that has ended.
 fn task(status: Status) -> Task {
@@ -20,6 +25,11 @@ fn task(status: Status) -> Task {
     }))
     .unwrap();
     task.attempt = 1;
+    task.origin = Some(Origin {
+        dialect: Dialect::Comfyui,
+        external_id: Some(NAME.to_owned()),
+        client: Some("a".to_owned()),
+    });
     task
 }
 
@@ -32,7 +42,7 @@ struct Teller {
 impl Teller {
     fn new(status: Status) -> Self {
         let task = task(status);
-        let mut story = Story::new(task.id, "the \"client's\"".to_owned());
+        let mut story = Story::new(task.id, NAME.to_owned());
         story.listen(1, Some("inner".to_owned()));
         Self { story, task, told: Vec::new() }
     }
@@ -136,9 +146,9 @@ fn a_picture_is_told_in_the_recorded_order_under_the_clients_name() {
     let told = teller.end();
     assert_eq!(kinds(&told), RECORDED);
     for word in told.iter().filter(|word| word["type"] != "status") {
-        assert_eq!(word["data"]["prompt_id"], "the \"client's\"", "{word}");
+        assert_eq!(word["data"]["prompt_id"], NAME, "{word}");
     }
-    assert_eq!(told[3]["data"]["nodes"]["1"]["prompt_id"], "the \"client's\"");
+    assert_eq!(told[3]["data"]["nodes"]["1"]["prompt_id"], NAME);
     let file = &told[8]["data"]["output"]["images"][0];
     assert_eq!(file["subfolder"], format!("remuda/{}", teller.task.id));
     assert_eq!(told[12]["data"]["node"], Value::Null);

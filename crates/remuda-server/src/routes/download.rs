@@ -147,7 +147,7 @@ fn wanted(asked: &HeaderMap, etag: &str, size: u64) -> Wanted {
 }
 
 /// Whether a conditional header names this version.
-fn names(headers: &HeaderMap, header: header::HeaderName, etag: &str) -> bool {
+pub(crate) fn names(headers: &HeaderMap, header: header::HeaderName, etag: &str) -> bool {
     let values = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|tag| {
         let tag = tag.trim();

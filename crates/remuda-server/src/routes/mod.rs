@@ -17,7 +17,7 @@ mod worker_side;
 mod workers;
 
 pub(crate) use assets::{mime, timely};
-pub(crate) use download::{Sendable, send};
+pub(crate) use download::{Sendable, names, send};
 pub(crate) use health::{live, ready};
 pub(crate) use index::described;
 pub(crate) use metrics::scrape;

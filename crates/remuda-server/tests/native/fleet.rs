@@ -199,8 +199,12 @@ async fn scripts_of_custom_nodes_come_from_the_worker_that_has_them() {
     put(one.path(), "extensions/first/main.js", "// first");
     put(two.path(), "extensions/second/js/main.js", "// second");
     put(two.path(), "extensions/second/style.css", "p {}");
+    let page = tempfile::tempdir().unwrap();
+    put(page.path(), "index.html", "<!doctype html>");
+    put(page.path(), "extensions/core/page.js", "// of our own page");
     put(two.path(), "templates/index.json", "[{\"moduleName\": \"default\"}]");
-    let mut ranch = Ranch::start(0).await;
+    let folder = page.path().to_owned();
+    let mut ranch = Ranch::start_with(0, |options| options.frontend = Some(folder)).await;
     for root in [&one, &two] {
         ranch.add(SimConfig { frontend: Some(root.path().to_owned()), ..SimConfig::default() }).await;
     }
@@ -208,6 +212,7 @@ async fn scripts_of_custom_nodes_come_from_the_worker_that_has_them() {
     assert_eq!(ranch.get("/extensions").await, scripts);
     assert_eq!(ranch.get("/api/extensions").await, scripts);
     for (path, text, kind) in [
+        ("/extensions/core/page.js", "// of our own page", "javascript"),
         ("/extensions/first/main.js", "// first", "javascript"),
         ("/extensions/second/js/main.js", "// second", "javascript"),
         ("/api/extensions/second/style.css", "p {}", "css"),
@@ -221,7 +226,8 @@ async fn scripts_of_custom_nodes_come_from_the_worker_that_has_them() {
     let again =
         ranch.gateway.get("/extensions/first/main.js").header("if-none-match", etag).send().await.unwrap();
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
-    for path in ["/extensions/third/main.js", "/extensions/first/..%2f..%2fqueue", "/extensions/%2e%2e/queue"]
+    for path in
+        ["/extensions/third/main.js", "/extensions/first/..%2f..%2fqueue", "/extensions/core/other.js"]
     {
         let answer = ranch.gateway.get(path).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::{Map, Value, json};
 
 use super::ask::Driven;
@@ -33,14 +33,20 @@ pub(super) async fn extensions(
     Ok(Json(scripts.filter(|path| !path.starts_with(OF_THE_PAGE)).map(str::to_owned).collect()))
 }
 
-/// `GET /extensions/{path}`: a file of a custom node, from a worker that has that custom node.
+/// `GET /extensions/{path}`: a file of the page itself, or of a custom node, from a worker that has that custom node.
 pub(super) async fn extension(
     State(state): State<AppState>,
     _: ReadCaller,
     ApiPath(path): ApiPath<String>,
     method: Method,
+    uri: Uri,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
+    if let Some(frontend) = &state.frontend
+        && let Some(file) = frontend.file(&method, &uri, &headers).await
+    {
+        return Ok(file);
+    }
     let driven = state.fleet.ask.driven(&*state.store).await?;
     let asked = state.fleet.ask.all(&driven, &["extensions"]).await;
     // The list has scripts only; pictures and styles lie beside them.

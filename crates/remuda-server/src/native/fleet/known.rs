@@ -66,11 +66,7 @@ pub(super) struct Known {
 impl Known {
     /// What all workers together have. 503 while none has said what it has: an empty answer would be a lie.
     pub(super) async fn merged(&self, store: &dyn Store) -> ApiResult<Arc<Merged>> {
-        self.merged_of(store, &store.workers().await?).await
-    }
-
-    async fn merged_of(&self, store: &dyn Store, workers: &[Worker]) -> ApiResult<Arc<Merged>> {
-        let sources = sources(workers, Timestamp::now());
+        let sources = sources(&store.workers().await?, Timestamp::now());
         let made = {
             let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
             match &*made {

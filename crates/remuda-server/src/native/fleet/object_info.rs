@@ -17,6 +17,7 @@ use super::merge::{Merged, UploadClass, add_choices};
 use crate::access::{Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::ApiPath;
+use crate::routes::names;
 use crate::state::AppState;
 
 /// So many uploads are offered as choices, the newest first.
@@ -33,9 +34,9 @@ pub(super) async fn all(
     if uploads.is_empty() {
         return answer(&headers, &merged.hash, vec![merged.whole.clone()]);
     }
-    let names: Vec<&str> = uploads.iter().map(|asset| asset.filename.as_str()).collect();
-    let names = Sha256::of(json!(names).to_string().as_bytes()).to_string();
-    let etag = format!("{}-{}", merged.hash, &names[..16]);
+    let listed: Vec<&str> = uploads.iter().map(|asset| asset.filename.as_str()).collect();
+    let listed = Sha256::of(json!(listed).to_string().as_bytes()).to_string();
+    let etag = format!("{}-{}", merged.hash, &listed[..16]);
     if is_known(&headers, &etag) {
         return answer(&headers, &etag, Vec::new());
     }
@@ -114,11 +115,7 @@ fn fits(asset: &Asset, kind: &UploadKind) -> bool {
 }
 
 fn is_known(headers: &HeaderMap, etag: &str) -> bool {
-    let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|tag| {
-        let tag = tag.trim();
-        tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"') == etag
-    })
+    names(headers, header::IF_NONE_MATCH, &format!("\"{etag}\""))
 }
 
 fn answer(asked: &HeaderMap, etag: &str, pieces: Vec<Bytes>) -> ApiResult<Response> {

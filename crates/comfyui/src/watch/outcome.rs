@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde_json::Value;
+use serde_json::value::RawValue;
+
 use crate::error::{Error, Repeat, Result};
 use crate::history::HistoryEntry;
 use crate::ids::PromptId;
@@ -59,8 +62,16 @@ pub struct ExecutionFailure {
     pub traceback: Vec<String>,
     /// Lack of memory.
     pub out_of_memory: bool,
+    /// Nodes that had run.
+    pub executed: Vec<String>,
+    /// Inputs of the node, printed by the server: can be long, can be a list.
+    pub current_inputs: Value,
     /// What branches that ended before have left.
     pub outputs: Outputs,
+    /// The same, as the server wrote it.
+    pub raw_outputs: Box<RawValue>,
+    /// Milliseconds it ran, by the server's clock.
+    pub duration_ms: Option<u64>,
 }
 
 impl fmt::Display for ExecutionFailure {
@@ -190,7 +201,11 @@ impl Outcome {
                 message: error.exception_message.clone(),
                 traceback: error.traceback.clone(),
                 out_of_memory: error.is_out_of_memory(),
+                executed: error.executed.clone(),
+                current_inputs: error.current_inputs.clone(),
                 outputs: entry.outputs(),
+                duration_ms: entry.duration_ms(),
+                raw_outputs: entry.raw_outputs,
             })),
             last => {
                 let message = match (&entry.status, last) {
@@ -209,7 +224,11 @@ impl Outcome {
                     message,
                     traceback: Vec::new(),
                     out_of_memory: false,
+                    executed: Vec::new(),
+                    current_inputs: Value::Null,
                     outputs: entry.outputs(),
+                    duration_ms: entry.duration_ms(),
+                    raw_outputs: entry.raw_outputs,
                 }))
             }
         }

@@ -15,10 +15,15 @@ pub(crate) enum Judged {
     Unwatched,
 }
 
+/// Inputs of a node that raised, as ComfyUI prints them, are kept up to this length.
+const LONGEST_INPUTS: usize = 16 << 10;
+
 /// A bad end.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct Bad {
     pub(crate) failure: Failure,
+    /// The end as ComfyUI told it, when branches that ended before have left something.
+    pub(crate) left: Option<Box<ExecutionFailure>>,
     /// The worker must free memory, or forget cached results, before it takes another prompt.
     pub(crate) free: bool,
     /// The worker takes prompts and runs none.
@@ -27,7 +32,7 @@ pub(crate) struct Bad {
 
 impl Bad {
     fn new(class: FailureClass, message: impl Into<String>) -> Self {
-        Self { failure: Failure::new(class, message), free: false, dead: false }
+        Self { failure: Failure::new(class, message), left: None, free: false, dead: false }
     }
 }
 
@@ -45,7 +50,7 @@ pub(crate) fn judge(outcome: Outcome) -> Judged {
             );
             Bad { free: true, ..Bad::new(FailureClass::Execution, message) }
         }
-        Outcome::Failed(failure) => raised(&failure),
+        Outcome::Failed(failure) => raised(failure),
         Outcome::Interrupted(at) => {
             Bad::new(FailureClass::Execution, format!("{at}, by somebody else than Remuda"))
         }
@@ -61,22 +66,24 @@ pub(crate) fn judge(outcome: Outcome) -> Judged {
     })
 }
 
-fn raised(failure: &ExecutionFailure) -> Bad {
+fn raised(failure: Box<ExecutionFailure>) -> Bad {
     let class = if failure.out_of_memory { FailureClass::OutOfMemory } else { FailureClass::Execution };
+    // Whole tensors are printed there.
+    let current_inputs =
+        Some(&failure.current_inputs).filter(|inputs| inputs.to_string().len() <= LONGEST_INPUTS);
     let details = json!({
         "node_type": failure.node_type,
         "exception_type": failure.exception_type,
         "exception_message": failure.message,
         "traceback": failure.traceback,
+        "executed": failure.executed,
+        "current_inputs": current_inputs,
     });
     let node_id = Some(failure.node_id.clone()).filter(|id| !id.is_empty());
-    let failure = Failure {
-        class,
-        message: failure.to_string().trim_end().to_owned(),
-        node_id,
-        details: Some(details),
-    };
-    Bad { failure, free: class == FailureClass::OutOfMemory, dead: false }
+    let message = failure.to_string().trim_end().to_owned();
+    let left = Some(failure).filter(|failure| !failure.outputs.is_empty());
+    let failure = Failure { class, message, node_id, details: Some(details) };
+    Bad { failure, left, free: class == FailureClass::OutOfMemory, dead: false }
 }
 
 fn gone(lost: Lost) -> Bad {
@@ -104,7 +111,11 @@ mod tests {
             message: "no memory\n".into(),
             traceback: vec!["line".into()],
             out_of_memory,
+            executed: vec!["3".into()],
+            current_inputs: json!({"seed": [5]}),
             outputs: Outputs::default(),
+            raw_outputs: serde_json::value::RawValue::from_string("{}".into()).unwrap(),
+            duration_ms: None,
         }))
     }
 
@@ -131,6 +142,9 @@ mod tests {
         let Judged::Bad(bad) = judge(failed(false)) else { panic!() };
         assert_eq!(bad.failure.message, "node 7 (KSampler) raised torch.OutOfMemoryError: no memory");
         assert_eq!(bad.failure.node_id.as_deref(), Some("7"));
-        assert_eq!(bad.failure.details.unwrap()["traceback"][0], "line");
+        let details = bad.failure.details.unwrap();
+        assert_eq!((&details["traceback"][0], &details["executed"][0]), (&json!("line"), &json!("3")));
+        assert_eq!(details["current_inputs"]["seed"][0], 5);
+        assert!(bad.left.is_none(), "nothing was left");
     }
 }

@@ -94,7 +94,10 @@ impl Attempt {
                 if bad.dead {
                     self.bury(bad.failure.message.clone()).await;
                 }
-                Ok(Close::failed(bad.failure))
+                match bad.left {
+                    Some(left) => self.collect_part(&ready, bad.failure, &left).await,
+                    None => Ok(Close::failed(bad.failure)),
+                }
             }
             Judged::Unwatched => Ok(Close::Leave),
         }

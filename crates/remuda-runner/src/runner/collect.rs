@@ -1,13 +1,13 @@
-//! From a good end at ComfyUI to files in the file store.
+//! From an end at ComfyUI to files in the file store.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use comfyui::outputs::{FileType, OutputFile as Left};
-use comfyui::{Client, Error, FileRef, Success};
+use comfyui::outputs::{FileType, OutputFile as Left, Outputs};
+use comfyui::{Client, Error, ExecutionFailure, FileRef, Success};
 use futures_util::{StreamExt, stream};
 use remuda_core::transition::Ending;
-use remuda_core::{FailureClass, OutputFile, Phase, TaskResult};
+use remuda_core::{Failure, FailureClass, OutputFile, Phase, TaskResult};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -25,11 +25,42 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 impl Attempt {
     /// Delivers every file that the prompt left, while ComfyUI already works on the next.
     pub(super) async fn collect(&mut self, ready: &Ready, success: Success) -> Step<Close> {
-        self.board().set_phase(self.lease(), Phase::Collecting);
         self.board().set_progress(self.lease(), 1.0);
-        self.stage(Stage::Delivering).await;
         let mut files = Vec::new();
-        for left in success.outputs.files().filter(|file| is_result(file)) {
+        self.deliver_all(ready, &success.outputs, &mut files).await?;
+        let outputs = serde_json::from_str(success.entry.raw_outputs.get()).unwrap_or(Value::Null);
+        let execution_ms = success.duration_ms.and_then(|ms| i64::try_from(ms).ok());
+        let node_errors = Some(&success.node_errors).filter(|errors| !errors.is_empty());
+        let node_errors = node_errors.and_then(|errors| serde_json::to_value(errors).ok());
+        let result = TaskResult { files, outputs, execution_ms, node_errors };
+        Ok(Close::End(Box::new(Ending::Completed { result, gpu_ms: execution_ms })))
+    }
+
+    /// Delivers what branches of a failed prompt have left, as far as it can be had: it failed in any case.
+    pub(super) async fn collect_part(
+        &mut self,
+        ready: &Ready,
+        failure: Failure,
+        left: &ExecutionFailure,
+    ) -> Step<Close> {
+        let mut files = Vec::new();
+        match self.deliver_all(ready, &left.outputs, &mut files).await {
+            Err(Close::End(ending)) if matches!(*ending, Ending::Failed { .. }) => {
+                tracing::warn!(task = %self.claim.task.id, "not everything that it left could be stored");
+            }
+            Err(close) => return Err(close),
+            Ok(()) => {}
+        }
+        let outputs = serde_json::from_str(left.raw_outputs.get()).unwrap_or(Value::Null);
+        let execution_ms = left.duration_ms.and_then(|ms| i64::try_from(ms).ok());
+        let partial = TaskResult { files, outputs, execution_ms, node_errors: None };
+        Ok(Close::End(Box::new(Ending::Failed { failure, partial: Some(Box::new(partial)) })))
+    }
+
+    async fn deliver_all(&self, ready: &Ready, outputs: &Outputs, files: &mut Vec<OutputFile>) -> Step<()> {
+        self.board().set_phase(self.lease(), Phase::Collecting);
+        self.stage(Stage::Delivering).await;
+        for left in outputs.files().filter(|file| is_result(file)) {
             let n = i32::try_from(files.len()).unwrap_or(i32::MAX);
             let delivered = tokio::select! {
                 biased;
@@ -43,12 +74,7 @@ impl Attempt {
             self.worker.shared.counters.bytes_delivered.add(delivered.size);
             files.push(output_file(n, left, delivered));
         }
-        let outputs = serde_json::from_str(success.entry.raw_outputs.get()).unwrap_or(Value::Null);
-        let execution_ms = success.duration_ms.and_then(|ms| i64::try_from(ms).ok());
-        let node_errors = Some(&success.node_errors).filter(|errors| !errors.is_empty());
-        let node_errors = node_errors.and_then(|errors| serde_json::to_value(errors).ok());
-        let result = TaskResult { files, outputs, execution_ms, node_errors };
-        Ok(Close::End(Box::new(Ending::Completed { result, gpu_ms: execution_ms })))
+        Ok(())
     }
 
     /// Waits for the loss of the lease or the end of the task.

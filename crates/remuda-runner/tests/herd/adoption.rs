@@ -128,6 +128,38 @@ async fn of_two_processes_one_drives_and_the_other_takes_over_after_its_lease() 
 }
 
 #[tokio::test]
+async fn who_drives_a_worker_adopts_the_lease_of_another_when_it_runs_out() {
+    let clock = Arc::new(ManualClock::default());
+    let given: Arc<dyn remuda_store::Clock> = clock.clone();
+    let rig = Rig::with(|options| options.clock = Some(given)).await;
+    let sim = sim().await;
+    let (first, second) = (OwnerId(uuid::Uuid::new_v4()), OwnerId(uuid::Uuid::new_v4()));
+    let killed = rig.herd_of(first, &[&sim]);
+    let id = rig.submit(&long(8.0)).await;
+    rig.rendering(&sim, 1).await;
+    drop(killed);
+    // The worker is free at once, and the lease on the task is good for a while: at the takeover there is nothing to adopt.
+    let workers = rig.store.workers().await.unwrap();
+    rig.store.release_worker(&worker_id(&sim), workers[0].fence).await.unwrap();
+    let herd = rig.herd_of(second, &[&sim]);
+    let next = rig.submit(&picture()).await;
+    let holder = async |task| rig.store.lease(task).await.unwrap().map(|lease| lease.owner);
+    until("the next to be claimed", async || holder(next).await == Some(second)).await;
+    assert_eq!((holder(id).await, herd.status().counters.adoptions), (Some(first), 0));
+    until("the lease to run out and be taken", async || {
+        clock.advance(Duration::from_millis(250));
+        holder(id).await == Some(second)
+    })
+    .await;
+    let task = rig.completed(id).await;
+    assert_eq!((task.attempt, task.losses, herd.status().counters.adoptions), (1, 0, 1));
+    rig.completed(next).await;
+    assert_eq!(sim.stats().executions_total, 2);
+    herd.stop(Duration::from_secs(5)).await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
 async fn what_runs_on_a_worker_that_was_taken_out_is_ended_there() {
     let (rig, old, new) = (Rig::new().await, sim().await, sim().await);
     let killed = rig.herd(&[&old]);

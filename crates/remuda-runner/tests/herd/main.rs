@@ -6,6 +6,7 @@ mod adoption;
 mod away;
 mod chaos;
 mod comfyui_fails;
+mod messages;
 mod rig;
 mod stops;
 mod straight;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use comfyui::{Client, SessionOptions};
 use comfyui_sim::{SimConfig, Simulator};
-use remuda_core::{OwnerId, Phase, Status, TaskId, WorkerSpec};
+use remuda_core::{Dialect, Origin, OwnerId, Phase, Status, TaskId, WorkerSpec};
+use remuda_runner::frames::FrameKind;
 use remuda_runner::source::GatewaySource;
 use remuda_runner::{Herd, HerdOptions, Timing, WorkerConfig, host_id, worker_id_for};
 use remuda_testbed::net::Proxy;
@@ -141,6 +142,48 @@ async fn the_whole_walk_with_a_sidecar_that_knows_a_url_and_a_key() {
     for event in ["event: progress", "event: preview", "\"status\":\"completed\""] {
         assert!(events.contains(event), "{event} in {events:.2000}");
     }
+    machine.stop().await;
+}
+
+#[tokio::test]
+async fn what_comfyui_says_at_a_sidecar_arrives_whole_and_in_order() {
+    let ground = Ground::new().await;
+    let machine = Machine::start(&ground, &ground.url()).await;
+    let graph = json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 512, "height": 512, "batch_size": 30, "color": 7}},
+        "2": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "a"}},
+    });
+    let mut messages = None;
+    let id = ground.submit_with(|new| {
+        new.input.workflow = serde_json::value::to_raw_value(&graph).expect("JSON");
+        new.origin = Some(Origin { dialect: Dialect::Comfyui, external_id: None, client: None });
+        messages = Some(ground.hub.follow_messages(new.id, 1));
+    });
+    let id = id.await;
+    let mut messages = messages.expect("a follower");
+    let (mut kinds, mut pictures, mut steps) = (Vec::new(), 0, Vec::new());
+    while let Some(frame) = tokio::time::timeout(BOUND, messages.recv()).await.expect("in time") {
+        match &frame.what {
+            FrameKind::Binary { event: 4, bytes } => {
+                assert!(bytes.windows(4).any(|bytes| bytes == b"\x89PNG"));
+                pictures += 1;
+            }
+            FrameKind::Message { kind, data } if kind == "progress" => {
+                let data: Value = serde_json::from_str(data).expect("JSON");
+                steps.push(data["value"].as_f64().expect("a number"));
+            }
+            FrameKind::Message { kind, .. } if kind == "progress_state" => {}
+            FrameKind::Message { kind, .. } => kinds.push(kind.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((pictures, steps.len(), steps.is_sorted()), (30, 30, true));
+    let middle = ["executing", "executing", "executing", "executed"];
+    let expected =
+        [&["execution_start", "execution_cached"], &middle[..], &["execution_success", "executing"]];
+    assert_eq!(kinds, expected.concat());
+    ground.completed_once(id, &machine).await;
     machine.stop().await;
 }
 

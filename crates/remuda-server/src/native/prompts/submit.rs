@@ -46,7 +46,7 @@ pub(crate) struct Prompt {
     pub(crate) deadline: Option<Timestamp>,
     /// How urgent it is, whatever its number says.
     pub(crate) priority: Option<Priority>,
-    /// How often it may fail and be tried again, when that is not left to the server.
+    /// How often it may fail and be tried again; not at all if absent.
     pub(crate) max_retries: Option<i32>,
 }
 
@@ -135,7 +135,8 @@ pub(crate) async fn submit(
         not_before: None,
         deadline: prompt.deadline,
         timeout_s: state.defaults.timeout_s,
-        max_retries: prompt.max_retries.unwrap_or(state.defaults.max_retries),
+        // As with one ComfyUI, an exception is shown at once. What a lost worker had under way is another matter.
+        max_retries: prompt.max_retries.unwrap_or(0),
         metadata: None,
         retry_of: None,
         idempotency,

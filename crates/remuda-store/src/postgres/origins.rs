@@ -17,6 +17,9 @@ use crate::{Hide, OriginOrder, OriginPage, OriginQuery, Result};
 /// So many are hidden in one transaction.
 const HIDDEN_AT_ONCE: usize = 500;
 
+/// Ranges come in order from their index, whatever the server believes of how many there are.
+const RANGES: &str = "SET LOCAL enable_bitmapscan = off";
+
 /// What all tasks that are listed have in common. `$1` to `$5`: tenant, dialect, states, client, workflow.
 macro_rules! listed {
     () => {
@@ -104,8 +107,14 @@ impl Inner {
         let transaction = self.sessions.begin().await?;
         let (page, total) = (page.params(), listed());
         let total = total.params();
-        let (tasks, total) =
-            tokio::join!(biased; transaction.query(statement, &page), transaction.query(TOTAL, &total));
+        let client = transaction.client()?;
+        let (set, tasks, total) = tokio::join!(
+            biased;
+            client.batch_execute(RANGES),
+            transaction.query(statement, &page),
+            transaction.query(TOTAL, &total)
+        );
+        set?;
         let (tasks, total) = (rows::tasks(&tasks?)?, total?);
         transaction.commit().await?;
         let total = total.first().map_or(Ok(0), |row| get(row, 0))?;
@@ -178,3 +187,6 @@ impl Inner {
         attempt!(self.sessions, hide())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,7 +27,7 @@ const BEGIN: &str = "BEGIN; SET LOCAL statement_timeout = 8000; \
     SET LOCAL idle_in_transaction_session_timeout = 10000; SELECT (extract(epoch FROM now()) * 1000000)::bigint";
 /// For statements that are seldom and not planned beforehand: their plans must not depend on what the server believes
 /// of the sizes of tables, nor wait for a compiler.
-const PLANS: &str = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off";
+pub(super) const PLANS: &str = "SET LOCAL jit = off; SET LOCAL enable_seqscan = off";
 
 /// Where connections come from, and since when the server answers without a gap.
 #[derive(Debug)]

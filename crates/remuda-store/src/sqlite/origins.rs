@@ -128,3 +128,6 @@ impl Batch<'_> {
         Ok(hidden)
     }
 }
+
+#[cfg(test)]
+mod tests;

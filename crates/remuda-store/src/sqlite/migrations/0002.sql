@@ -7,12 +7,12 @@ ALTER TABLE task ADD COLUMN client TEXT;
 ALTER TABLE task ADD COLUMN hidden_at INTEGER;
 
 -- Lists of a dialect: one range for each state, merged. What a list filters by is in the index, so that skipping and
--- counting read no rows.
-CREATE INDEX task_origin ON task (tenant, dialect, status, id, client, workflow_id)
+-- counting read no rows; for the same reason an index has what its own condition is about, although that is always null.
+CREATE INDEX task_origin ON task (tenant, dialect, status, id, client, workflow_id, hidden_at)
     WHERE dialect IS NOT NULL AND hidden_at IS NULL;
-CREATE INDEX task_origin_ended ON task (tenant, dialect, status, finished_at, id, client, workflow_id)
+CREATE INDEX task_origin_ended ON task (tenant, dialect, status, finished_at, id, client, workflow_id, hidden_at)
     WHERE dialect IS NOT NULL AND hidden_at IS NULL AND finished_at IS NOT NULL;
-CREATE INDEX task_origin_open ON task (tenant, dialect, client)
+CREATE INDEX task_origin_open ON task (tenant, dialect, client, finished_at)
     WHERE dialect IS NOT NULL AND finished_at IS NULL;
 
 -- What came beside the graph.

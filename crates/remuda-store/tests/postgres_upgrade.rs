@@ -1,0 +1,227 @@
+//! A database of the former program that is brought up to date while that program goes on.
+
+#![allow(clippy::expect_used, reason = "helpers of tests")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::transition::Ending;
+use remuda_core::{
+    Dialect, NewTask, Origin, OwnerId, Requirements, Status, TaskId, TaskResult, WorkerId, WorkerSpec,
+};
+use remuda_store::{Acquired, AdoptRequest, ClaimRequest, Options, PostgresStore, Store};
+use serde_json::value::RawValue;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+const FIRST: &str = include_str!("../src/postgres/migrations/0001.sql");
+
+/// The former program: one connection, and the statements that it sends.
+struct Former {
+    client: Client,
+    lane: String,
+    owner: OwnerId,
+}
+
+impl Former {
+    async fn found(url: &str) -> Self {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connect");
+        tokio::spawn(connection);
+        let ground = "CREATE SCHEMA remuda; CREATE TABLE remuda.schema (one boolean PRIMARY KEY DEFAULT true \
+            CHECK (one), version bigint NOT NULL, min_binary bigint NOT NULL); \
+            INSERT INTO remuda.schema (version, min_binary) VALUES (1, 1);";
+        client.batch_execute(ground).await.expect("the ground is laid");
+        client.batch_execute(FIRST).await.expect("the first schema is made");
+        let lane = Requirements::default().lane().as_str().to_owned();
+        let rows = format!(
+            "INSERT INTO remuda.tenant VALUES ('default', array_fill(0::bigint, ARRAY[10]), 1000); \
+             INSERT INTO remuda.lane VALUES ('{lane}', '{{}}', 0);"
+        );
+        client.batch_execute(&rows).await.expect("it knows a tenant and a lane");
+        Self { client, lane, owner: OwnerId(Uuid::new_v4()) }
+    }
+
+    /// Calls `remuda.save_1` with these arrays, the others empty, as it does for what it has nothing of.
+    async fn save(&self, given: &[(&str, String)]) {
+        let given: HashMap<&str, &String> = given.iter().map(|(name, value)| (*name, value)).collect();
+        let ask = "SELECT u.name, format_type(u.kind, NULL) FROM pg_proc p, unnest(p.proargnames[1:p.pronargs], \
+            p.proargtypes::oid[]) WITH ORDINALITY AS u(name, kind, n) \
+            WHERE p.oid = 'remuda.save_1'::regproc ORDER BY u.n";
+        let rows = self.client.query(ask, &[]).await.expect("the function is there");
+        assert_eq!(rows.len(), 72);
+        let mut known = 0;
+        let values: Vec<String> = rows
+            .iter()
+            .map(|row| {
+                let (name, kind): (String, String) = (row.get(0), row.get(1));
+                let value = given.get(name.as_str()).inspect(|_| known += 1);
+                let empty = if kind == "smallint" { "0" } else { "'{}'" };
+                format!("{}::{kind}", value.map_or(empty, |value| value.as_str()))
+            })
+            .collect();
+        assert_eq!(known, given.len(), "every name is one of its parameters");
+        let call = format!("SELECT * FROM remuda.save_1({})", values.join(", "));
+        self.client.batch_execute(&call).await.expect("it writes");
+    }
+
+    /// Takes a task in; `claimed`: for a worker that waited for it.
+    async fn submit(&self, claimed: bool) -> TaskId {
+        let id = TaskId::new();
+        let one = |value: &str| format!("ARRAY['{value}']");
+        let mut given = vec![
+            ("new_id", one(&id.to_string())),
+            ("new_tenant", one("default")),
+            ("new_priority", "ARRAY[5]".to_owned()),
+            ("new_status", one(if claimed { "running" } else { "pending" })),
+            ("new_reason", if claimed { "ARRAY[NULL]".to_owned() } else { one("queued") }),
+            ("new_lane", one(&self.lane)),
+            ("new_shape", "ARRAY[0]".to_owned()),
+            ("new_cost_ms", "ARRAY[10000]".to_owned()),
+            ("new_rank", "ARRAY[1]".to_owned()),
+            ("new_created_at", "ARRAY[now()]".to_owned()),
+            ("new_run_at", "ARRAY[now()]".to_owned()),
+            ("new_timeout_s", "ARRAY[1800]".to_owned()),
+            ("new_max_retries", "ARRAY[3]".to_owned()),
+            ("new_attempt", format!("ARRAY[{}]", i32::from(claimed))),
+            ("new_fence", format!("ARRAY[{}]", i32::from(claimed))),
+            ("new_version", format!("ARRAY[{}]", 1 + i32::from(claimed))),
+            ("input_workflow", one("{}")),
+            ("input_placements", one("[]")),
+            ("input_requires", one("{}")),
+            ("count_tenant", one("default")),
+            ("count_pending", format!("ARRAY[{}]", i32::from(!claimed))),
+            ("count_running", format!("ARRAY[{}]", i32::from(claimed))),
+            ("count_completed", "ARRAY[0]".to_owned()),
+            ("count_failed", "ARRAY[0]".to_owned()),
+            ("count_cancelled", "ARRAY[0]".to_owned()),
+        ];
+        if claimed {
+            given.push(("new_worker", one("w")));
+            given.push(("new_started_at", "ARRAY[now()]".to_owned()));
+            given.extend(self.lease(id));
+        }
+        self.save(&given).await;
+        id
+    }
+
+    fn lease(&self, id: TaskId) -> [(&'static str, String); 9] {
+        [
+            ("lease_task", format!("ARRAY['{id}']")),
+            ("lease_fence", "ARRAY[1]".to_owned()),
+            ("lease_attempt", "ARRAY[1]".to_owned()),
+            ("lease_owner", format!("ARRAY['{}']", self.owner.0)),
+            ("lease_worker", "ARRAY['w']".to_owned()),
+            ("lease_prompt_id", format!("ARRAY['{}']", Uuid::new_v4())),
+            ("lease_until", "ARRAY[now() + interval '1 minute']".to_owned()),
+            ("lease_phase", "ARRAY['rendering']".to_owned()),
+            ("lease_started_at", "ARRAY[now()]".to_owned()),
+        ]
+    }
+
+    /// The first tasks of the lane, as it looks at them.
+    async fn load(&self) -> Vec<TaskId> {
+        let statement = "SELECT t.id, t.tenant, t.metadata, t.retry_of FROM remuda.load_1('{}', $1, 9) t";
+        let lanes: &[&str] = &[&self.lane];
+        let rows = self.client.query(statement, &[&lanes]).await.expect("it reads");
+        rows.iter().map(|row| TaskId(row.get(0))).collect()
+    }
+
+    /// Claims a task that waits.
+    async fn claim(&self, id: TaskId) {
+        let one = |value: &str| format!("ARRAY['{value}']");
+        let mut given = vec![
+            ("now_id", one(&id.to_string())),
+            ("now_status", one("running")),
+            ("now_lane", one(&self.lane)),
+            ("now_run_at", "ARRAY[now()]".to_owned()),
+            ("now_started_at", "ARRAY[now()]".to_owned()),
+            ("now_failures", "ARRAY[0]".to_owned()),
+            ("now_losses", "ARRAY[0]".to_owned()),
+            ("now_attempt", "ARRAY[1]".to_owned()),
+            ("now_fence", "ARRAY[1]".to_owned()),
+            ("now_version", "ARRAY[2]".to_owned()),
+            ("now_worker", one("w")),
+            ("read_task", one(&id.to_string())),
+        ];
+        given.extend(self.lease(id));
+        self.save(&given).await;
+    }
+}
+
+fn new_task() -> NewTask {
+    NewTask::new(RawValue::from_string(r#"{"1":{}}"#.to_owned()).expect("it is JSON"))
+}
+
+async fn acquire(store: &PostgresStore, owner: OwnerId) -> ClaimRequest {
+    let id = WorkerId::new("w").expect("a name");
+    let spec = WorkerSpec { id, endpoint: String::new(), name: None, labels: Default::default() };
+    let Ok(Acquired::Yes(worker)) = store.acquire_worker(spec, owner).await else {
+        panic!("the worker is not to be had")
+    };
+    ClaimRequest {
+        owner,
+        worker: worker.spec.id,
+        worker_fence: worker.fence,
+        capabilities: Arc::default(),
+        loaded: Vec::new(),
+        ahead: false,
+        gateway: None,
+        wait: Duration::ZERO,
+    }
+}
+
+async fn adopt(store: &PostgresStore, hand: &ClaimRequest) -> Vec<remuda_core::Claim> {
+    let adoption = AdoptRequest {
+        owner: hand.owner,
+        worker: hand.worker.clone(),
+        worker_fence: hand.worker_fence,
+        gateway: None,
+        known: Vec::new(),
+    };
+    store.adopt(adoption).await.expect("it answers")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_former_program_goes_on_while_the_schema_is_brought_up_to_date() {
+    let url = remuda_testbed::postgres::database().await.expect("a database can be made");
+    let former = Former::found(&url).await;
+    let waits = former.submit(false).await;
+    let runs = former.submit(true).await;
+    assert_eq!(former.load().await, [waits]);
+
+    let store = PostgresStore::connect(&url, Options::new(former.owner)).await.expect("it opens");
+    let version = former.client.query_one("SELECT version, min_binary FROM remuda.schema", &[]).await;
+    let version = version.expect("it has a version");
+    assert_eq!((version.get::<_, i64>(0), version.get::<_, i64>(1)), (2, 1), "the former program may go on");
+
+    // What was in flight goes on here.
+    let hand = acquire(&store, former.owner).await;
+    let adopted = adopt(&store, &hand).await;
+    assert_eq!(adopted.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [runs]);
+    assert_eq!(adopted[0].input.extra, None);
+    let ending = || Ending::Completed { result: TaskResult::default(), gpu_ms: None };
+    store.end(adopted[0].lease.reference(), ending()).await.expect("it ends");
+    let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
+    let native = NewTask { origin: Some(origin.clone()), ..new_task() };
+    let native = store.submit(native).await.expect("it is taken in").task().clone();
+
+    // On the connection that it had before, the former program reads and writes as ever.
+    let mut seen = former.load().await;
+    seen.sort();
+    assert_eq!(seen, [waits, native.id]);
+    let late = former.submit(false).await;
+    former.claim(native.id).await;
+    let task = store.task(native.id).await.expect("it answers").expect("it is there");
+    assert_eq!((task.status, task.origin.as_ref()), (Status::Running, Some(&origin)));
+    let unfinished = store.unfinished(&native.tenant, Dialect::Comfyui, Some("c")).await;
+    assert_eq!(unfinished.expect("it counts"), 1);
+    let taken = adopt(&store, &hand).await;
+    assert_eq!(taken.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [native.id]);
+    store.end(taken[0].lease.reference(), ending()).await.expect("it ends");
+    let task = store.task(native.id).await.expect("it answers").expect("it is there");
+    assert_eq!((task.status, task.origin), (Status::Completed, Some(origin)));
+    let task = store.task(late).await.expect("it answers").expect("it is there");
+    assert_eq!((task.status, task.origin, task.hidden_at), (Status::Pending, None, None));
+    store.close().await;
+}

@@ -1,0 +1,237 @@
+//! A file that the former program made, and the former program on a file of this one.
+
+#![allow(clippy::expect_used, reason = "helpers of tests")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::transition::Ending;
+use remuda_core::{
+    Dialect, NewTask, Origin, OwnerId, Status, TaskId, TaskResult, Tenant, WorkerId, WorkerSpec,
+};
+use remuda_store::{
+    Acquired, AdoptRequest, ClaimRequest, Options, OriginOrder, OriginQuery, SqliteStore, Store,
+};
+use rusqlite::{Connection, params};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+const FIRST: &str = include_str!("../src/sqlite/migrations/0001.sql");
+
+fn options() -> Options {
+    Options::new(OwnerId(Uuid::from_u128(1)))
+}
+
+async fn open(path: &Path) -> SqliteStore {
+    SqliteStore::open(path, options()).await.expect("it opens")
+}
+
+fn new_task() -> NewTask {
+    NewTask::new(RawValue::from_string(r#"{"1":{"class_type":"A","inputs":{}}}"#.to_owned()).expect("JSON"))
+}
+
+fn native() -> NewTask {
+    let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
+    NewTask { origin: Some(origin), ..new_task() }
+}
+
+async fn acquire(store: &SqliteStore) -> ClaimRequest {
+    let id = WorkerId::new("w").expect("a name");
+    let spec = WorkerSpec { id, endpoint: String::new(), name: None, labels: Default::default() };
+    let owner = options().owner;
+    let Ok(Acquired::Yes(worker)) = store.acquire_worker(spec, owner).await else {
+        panic!("the worker is not to be had")
+    };
+    ClaimRequest {
+        owner,
+        worker: worker.spec.id,
+        worker_fence: worker.fence,
+        capabilities: Arc::default(),
+        loaded: Vec::new(),
+        ahead: false,
+        gateway: None,
+        wait: Duration::ZERO,
+    }
+}
+
+/// The same rows under the first schema, as the first program would have left them.
+fn as_first_version(new: &Path, old: &Path) {
+    let raw = Connection::open(old).expect("it opens");
+    raw.pragma_update(None, "application_id", 0x726d_6461).expect("it is set");
+    raw.execute_batch(FIRST).expect("the first schema is made");
+    raw.execute_batch("CREATE TABLE schema (version INTEGER NOT NULL, min_binary INTEGER NOT NULL) STRICT")
+        .expect("it is made");
+    raw.execute("ATTACH ? AS new", [new.to_str().expect("a path of this test")]).expect("it is attached");
+    let texts = |sql: &str| -> Vec<String> {
+        let mut statement = raw.prepare(sql).expect("it is right");
+        let rows = statement.query_map((), |row| row.get(0)).expect("it answers");
+        rows.map(|row| row.expect("a text")).collect()
+    };
+    for table in texts("SELECT name FROM main.sqlite_schema WHERE type = 'table' AND name <> 'schema'") {
+        let columns = texts(&format!("SELECT name FROM main.pragma_table_info('{table}')")).join(", ");
+        let copy = format!("INSERT INTO main.{table} ({columns}) SELECT {columns} FROM new.{table}");
+        raw.execute(&copy, ()).expect("it is copied");
+    }
+    raw.execute("INSERT INTO main.schema VALUES (1, 1)", ()).expect("it is noted");
+}
+
+fn version(path: &Path) -> (i64, i64) {
+    let raw = Connection::open(path).expect("it opens");
+    raw.query_row("SELECT version, min_binary FROM schema", (), |row| Ok((row.get(0)?, row.get(1)?)))
+        .expect("it has a version")
+}
+
+async fn listed(store: &SqliteStore) -> Vec<TaskId> {
+    let query = OriginQuery {
+        tenant: Tenant::default_tenant(),
+        dialect: Dialect::Comfyui,
+        client: None,
+        statuses: Status::ALL.into(),
+        workflow_id: None,
+        order: OriginOrder::OldestFirst,
+        offset: 0,
+        limit: 100,
+    };
+    let page = store.list_origin(&query).await.expect("it lists");
+    page.tasks.iter().map(|task| task.id).collect()
+}
+
+#[tokio::test]
+async fn tasks_in_flight_live_on_under_the_new_schema() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (new, old) = (folder.path().join("new.db"), folder.path().join("remuda.db"));
+    let store = open(&new).await;
+    let hand = acquire(&store).await;
+    let runs = store.submit(new_task()).await.expect("it is taken in").task().id;
+    let claim = store.claim(hand).await.expect("it answers").expect("it is ready");
+    let waits = store.submit(new_task()).await.expect("it is taken in").task().clone();
+    let ended = store.submit(new_task()).await.expect("it is taken in").task().id;
+    let ended = store.cancel(ended).await.expect("it waits");
+    store.close().await;
+    as_first_version(&new, &old);
+
+    let store = open(&old).await;
+    assert_eq!(version(&old), (2, 1), "the former program may go on");
+    assert_eq!(store.task(waits.id).await.expect("it answers"), Some(waits.clone()));
+    assert_eq!(store.task(ended.id).await.expect("it answers"), Some(ended));
+    let hand = acquire(&store).await;
+    let adoption = AdoptRequest {
+        owner: hand.owner,
+        worker: hand.worker.clone(),
+        worker_fence: hand.worker_fence,
+        gateway: None,
+        known: Vec::new(),
+    };
+    let adopted = store.adopt(adoption).await.expect("it answers");
+    assert_eq!(adopted.len(), 1);
+    assert_eq!((adopted[0].task.id, adopted[0].lease.prompt_id), (runs, claim.lease.prompt_id));
+    let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
+    store.end(adopted[0].lease.reference(), ending).await.expect("it ends");
+    let next = store.claim(hand).await.expect("it answers").expect("it is ready");
+    assert_eq!((next.task.id, next.input.extra), (waits.id, None));
+    let native = store.submit(native()).await.expect("it is taken in").task().id;
+    assert_eq!(listed(&store).await, [native], "those of before came through no other door");
+    store.close().await;
+    let again = open(&old).await;
+    assert_eq!(listed(&again).await, [native]);
+}
+
+/// What the former program wrote and read, word for word.
+mod former {
+    pub(super) const INSERT: &str = "INSERT INTO task (id, no, tenant, workflow_id, priority, status, reason, lane, \
+        affinity, shape, cost_ms, rank, created_at, run_at, deadline, timeout_s, max_retries, failures, losses, \
+        attempt, fence, version, metadata, retry_of) \
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?) ON CONFLICT DO NOTHING";
+    pub(super) const INPUT: &str = "INSERT INTO input (no, lane, placements, workflow) VALUES (?, ?, ?, ?)";
+    pub(super) const UPDATE: &str = "UPDATE task SET status = ?2, reason = ?3, lane = ?4, run_at = ?5, \
+        started_at = ?6, finished_at = ?7, failures = ?8, losses = ?9, attempt = ?10, fence = ?11, version = ?12, \
+        cancel_at = ?13, worker = ?14, avoid_worker = ?15, avoid_until = ?16, error = ?17 WHERE id = ?1";
+    pub(super) const NEXT: &str = "SELECT id, lane, rank, priority, affinity, avoid_worker, avoid_until, run_at \
+        FROM task INDEXED BY task_queued WHERE reason = 'queued' AND lane = ?1 \
+        ORDER BY lane, rank, priority DESC, id LIMIT ?2";
+}
+
+#[tokio::test]
+async fn the_former_program_goes_on_under_the_new_schema() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remuda.db");
+    let store = open(&path).await;
+    let native = store.submit(native()).await.expect("it is taken in").task().clone();
+    store.close().await;
+
+    let raw = Connection::open(&path).expect("it opens");
+    let next: Uuid = raw
+        .query_row(former::NEXT, params![native.lane.as_str(), 9], |row| Ok(Uuid::from_bytes(row.get(0)?)))
+        .expect("it finds the next task");
+    assert_eq!(next, native.id.0);
+    let at = native.created_at.as_microsecond();
+    let nothing = None::<i64>;
+    let id = native.id.0;
+    let ended = raw.execute(
+        former::UPDATE,
+        params![
+            id.as_bytes(),
+            "cancelled",
+            nothing,
+            native.lane.as_str(),
+            at,
+            nothing,
+            at + 5,
+            0,
+            0,
+            0,
+            0,
+            2,
+            at + 5,
+            nothing,
+            nothing,
+            nothing,
+            nothing
+        ],
+    );
+    assert_eq!(ended.expect("it ends the task"), 1);
+    let mine = TaskId::new();
+    let lane = native.lane.as_str();
+    let made = raw.execute(
+        former::INSERT,
+        params![
+            mine.0.as_bytes(),
+            2,
+            "default",
+            nothing,
+            5,
+            "pending",
+            "queued",
+            lane,
+            nothing,
+            0,
+            10_000,
+            7,
+            at,
+            at,
+            nothing,
+            1800,
+            3,
+            1,
+            nothing,
+            nothing
+        ],
+    );
+    assert_eq!(made.expect("it takes a task in"), 1);
+    raw.execute(former::INPUT, params![2, lane, nothing, "{}"]).expect("with its input");
+    drop(raw);
+
+    let store = open(&path).await;
+    let task = store.task(native.id).await.expect("it answers").expect("it is there");
+    assert_eq!((task.status, &task.origin), (Status::Cancelled, &native.origin), "the origin stays");
+    assert_eq!(listed(&store).await, [native.id]);
+    let unfinished = store.unfinished(&native.tenant, Dialect::Comfyui, Some("c")).await;
+    assert_eq!(unfinished.expect("it counts"), 0);
+    let task = store.task(mine).await.expect("it answers").expect("it is there");
+    assert_eq!((task.status, task.origin, task.hidden_at), (Status::Pending, None, None));
+    let input = store.input(mine).await.expect("it answers").expect("it is there");
+    assert_eq!(input.extra, None);
+    let hand = acquire(&store).await;
+    assert_eq!(store.claim(hand).await.expect("it answers").map(|claim| claim.task.id), Some(mine));
+}

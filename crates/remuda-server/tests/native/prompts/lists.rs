@@ -1,8 +1,12 @@
 //! `/queue`, `/history` and `/api/jobs` over tasks in every state. The runner is played by hand.
 
+use std::collections::BTreeSet;
+
 use remuda_core::transition::Ending;
-use remuda_core::{FailureClass, Scope, TaskResult};
+use remuda_core::{FailureClass, Scope, TaskResult, WorkerId, WorkerSpec};
+use remuda_store::Acquired;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::{Gateway, Ground, JsonText as _, Worker, json};
 
@@ -331,4 +335,35 @@ async fn long_lists_are_cut_and_counted() {
     tell(&gateway, "/queue", json!({"clear": true})).await;
     assert_eq!(get(&gateway, "/prompt").await["exec_info"]["queue_remaining"], 0);
     assert_eq!(keys(&get(&gateway, "/history").await).len(), 300);
+}
+
+#[tokio::test]
+async fn free_reaches_the_workers_of_this_process() {
+    let ground = Ground::new().await;
+    let owner = ground.owner;
+    let gateway = Gateway::on(ground, |options| options.owner = Some(owner)).await;
+    let comfyui = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let spec = WorkerSpec {
+        id: WorkerId::new("gpu-1").unwrap(),
+        endpoint: format!("http://{}", comfyui.local_addr().unwrap()),
+        name: None,
+        labels: BTreeSet::new(),
+    };
+    let Acquired::Yes(_) = gateway.store().acquire_worker(spec, owner).await.unwrap() else { panic!() };
+    let answer = gateway.post("/free").json_text("{\"unload_models\": true}").send();
+    let told = async {
+        let (mut connection, _) = comfyui.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"}") {
+            assert!(connection.read_buf(&mut request).await.unwrap() > 0);
+        }
+        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        String::from_utf8(request).unwrap()
+    };
+    let (answer, told) = tokio::join!(answer, told);
+    assert_eq!(answer.unwrap().status(), 200);
+    assert!(told.starts_with("POST /free HTTP/1.1"), "{told}");
+    assert!(told.ends_with("{\"unload_models\":true,\"free_memory\":false}"), "{told}");
+    let answer = gateway.post("/free").send().await.unwrap();
+    json(answer, 400).await;
 }

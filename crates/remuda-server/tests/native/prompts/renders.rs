@@ -117,6 +117,27 @@ async fn a_node_that_raises_is_an_error_with_its_own_words() {
 }
 
 #[tokio::test]
+async fn what_only_the_worker_can_refuse_ends_as_an_error() {
+    let ranch = Ranch::start(1).await;
+    let graph = json!({
+        "1": {"class_type": "LoadImage", "inputs": {"image": "not_there.png"}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    });
+    let id = ranch.prompt(&graph).await;
+    let entry = ranch.entry(&id).await;
+    let last = entry["status"]["messages"].as_array().unwrap().last().unwrap();
+    let error = &last[1];
+    assert_eq!(
+        (&last[0], &error["exception_type"]),
+        (&json!("execution_error"), &json!("remuda.validation"))
+    );
+    assert_eq!((&error["node_id"], &error["node_type"]), (&json!("1"), &json!("LoadImage")));
+    assert!(error["exception_message"].as_str().unwrap().contains("not_there.png"), "{error}");
+    assert_eq!(error["node_errors"]["1"]["errors"][0]["type"], "custom_validation_failed");
+    ranch.stop().await;
+}
+
+#[tokio::test]
 async fn an_interrupt_hits_the_prompt_it_names_and_a_bare_one_the_oldest() {
     let ranch = Ranch::start(2).await;
     let first = ranch.prompt(&long(60.0)).await;

@@ -234,9 +234,16 @@ async fn what_is_uploaded_or_made_can_be_read_by_graphs_and_seen_after_its_worke
     let again = view(&ranch.gateway, &query_of(&entry, "3")).await.bytes().await.unwrap();
     assert_eq!(pixels(&again)[0], 20, "inverted twice");
     // An input of the worker's own is had from there; what was put there for tasks is nobody's to see.
-    assert_eq!(view(&ranch.gateway, "filename=example.png&type=input").await.status(), 200);
+    for folder in ["", "remuda"] {
+        let own = form("own.png", &png(30, 255), &[("subfolder", folder)]);
+        let there = format!("{}/upload/image", ranch.sims[0].url());
+        assert_eq!(ranch.gateway.http.post(there).multipart(own).send().await.unwrap().status(), 200);
+    }
+    let own = view(&ranch.gateway, "filename=own.png&type=input").await;
+    assert_eq!(own.headers()["content-type"], "image/png");
+    assert_eq!(pixels(&own.bytes().await.unwrap())[0], 30);
     for folder in ["remuda", "./remuda/", "REMUDA", "x/../remuda"] {
-        let placed = format!("filename=example.png&type=input&subfolder={folder}");
+        let placed = format!("filename=own.png&type=input&subfolder={folder}");
         assert_eq!(view(&ranch.gateway, &placed).await.status(), 404, "{folder}");
     }
     let sim = ranch.sims.remove(0);

@@ -1,11 +1,12 @@
 //! Where a file is that a client names.
 
-use remuda_core::{OutputFile, Status, Tenant};
+use remuda_core::{Status, Tenant};
 use remuda_runner::preflight::uploads::{annotation, kept_name, straight};
 use url::form_urlencoded;
 
 use crate::error::ApiResult;
 use crate::native::fleet::Driven;
+use crate::native::names;
 use crate::routes::Sendable;
 use crate::state::AppState;
 
@@ -77,10 +78,10 @@ pub(super) struct Kept {
 /// What the tenant has under this name in the file store: a file of a task, or an upload.
 pub(super) async fn kept(state: &AppState, tenant: &Tenant, named: &Named) -> ApiResult<Option<Kept>> {
     if named.kind != "input"
-        && let Some(id) = OutputFile::task_of(&named.subfolder)
+        && let Some(id) = names::task_of(&named.subfolder)
         && let Some(task) = state.store.task(id).await?.filter(|task| task.tenant == *tenant)
         && let Some(result) = task.result
-        && let Some(file) = result.find(id, &named.filename, &named.subfolder, named.kind)
+        && let Some(file) = names::find_file(id, &result, &named.filename, &named.subfolder, named.kind)
     {
         let file = Sendable {
             key: file.key.clone(),
@@ -120,7 +121,7 @@ pub(super) async fn at_workers(
     let workers = match named.kind {
         "input" if !ours && !odd => state.fleet.ask.driven(&*state.store).await?,
         "output" if !odd => {
-            let Some(id) = OutputFile::task_of(&named.subfolder) else { return Ok(None) };
+            let Some(id) = names::task_of(&named.subfolder) else { return Ok(None) };
             let task = state.store.task(id).await?;
             let running = task.filter(|task| task.tenant == *tenant && task.status == Status::Running);
             let Some(worker) = running.and_then(|task| task.worker) else { return Ok(None) };

@@ -159,7 +159,7 @@ impl<'a> Named<'a> {
         if subfolder.starts_with('/') || name.ends_with('/') || number > MOST_NAMES {
             return None;
         }
-        let path = straight(&format!("{subfolder}/{name}").trim_start_matches('/'))?;
+        let path = straight(format!("{subfolder}/{name}").trim_start_matches('/'))?;
         let fits = |part: &str| part.len() <= MAX_NAME;
         if path.is_empty() || path.len() > MAX_PATH || !path.split('/').all(fits) {
             return None;

@@ -1,6 +1,7 @@
 //! Frames of a task that runs at another gateway (DECISIONS: live frames never pass the database).
 
-use remuda_runner::frames::Frame;
+use remuda_runner::frames::{Frame, FrameKind};
+use remuda_runner::wire::frames::Decoder;
 
 use crate::events::{Reader, progress};
 use crate::support::{Gateway, Ground};
@@ -37,6 +38,49 @@ async fn a_subscriber_here_sees_frames_from_there_and_survives_its_end() {
     let (_, name, data) = reader.next().await.unwrap();
     assert_eq!((name.as_str(), &data["kind"]), ("state", &"completed".into()));
     assert_eq!(reader.next().await, None);
+}
+
+#[tokio::test]
+async fn another_gateway_is_told_everything_that_comfyui_said() {
+    let gateway = Gateway::start().await;
+    let id = gateway.submit().await;
+    let said = |attempt, kind: &str| {
+        let what = FrameKind::Message { kind: kind.to_owned(), data: "{\"prompt_id\": \"p\"}".to_owned() };
+        let task = id.parse().unwrap();
+        gateway.hub.publish(Frame { task, attempt, what });
+    };
+    let picture = |event| FrameKind::Binary { event, bytes: bytes::Bytes::from(vec![0; 3 << 20]) };
+    for kind in ["execution_start", "progress", "progress", "executed"] {
+        said(1, kind);
+    }
+    let cluster = gateway.store().installation().await.unwrap().cluster_key;
+    let follow = async |attempt| {
+        let path = format!("/internal/v1/frames/{id}?messages={attempt}");
+        gateway.get(&path).bearer_auth(&cluster).send().await.unwrap()
+    };
+    let (mut first, mut second) = (follow(1).await, follow(2).await);
+    gateway.hub.publish(Frame { task: id.parse().unwrap(), attempt: 1, what: progress(0.5) });
+    gateway.hub.publish(Frame { task: id.parse().unwrap(), attempt: 1, what: picture(4) });
+    said(2, "execution_start");
+    gateway.hub.close(id.parse().unwrap());
+    // Both streams end with the task.
+    let mut told = async |answer: &mut reqwest::Response| {
+        let (mut decoder, mut told) = (Decoder::default(), Vec::new());
+        while let Some(piece) = answer.chunk().await.unwrap() {
+            decoder.feed(&piece);
+            while let Some(frame) = decoder.next_frame().unwrap() {
+                told.push(match frame.what {
+                    FrameKind::Message { kind, .. } => format!("{} {kind}", frame.attempt),
+                    FrameKind::Binary { event, bytes } => format!("{event} {}", bytes.len()),
+                    other => panic!("{other:?}"),
+                });
+            }
+        }
+        told
+    };
+    let all = ["1 execution_start", "1 progress", "1 executed", "4 3145728", "2 execution_start"];
+    assert_eq!(told(&mut first).await, all);
+    assert_eq!(told(&mut second).await, ["2 execution_start"]);
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ async fn another_gateway_is_told_everything_that_comfyui_said() {
     said(2, "execution_start");
     gateway.hub.close(id.parse().unwrap());
     // Both streams end with the task.
-    let mut told = async |answer: &mut reqwest::Response| {
+    let told = async |answer: &mut reqwest::Response| {
         let (mut decoder, mut told) = (Decoder::default(), Vec::new());
         while let Some(piece) = answer.chunk().await.unwrap() {
             decoder.feed(&piece);

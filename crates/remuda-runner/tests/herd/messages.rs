@@ -211,10 +211,11 @@ async fn who_adopts_a_render_goes_on_telling() {
     sim.shutdown().await;
 }
 
-/// A picture is saved before another branch raises.
+/// A picture is saved before another branch raises: outputs run first when they can.
 fn half_good() -> Value {
     let mut graph = picture();
-    graph["5"] = json!({"class_type": "RigRaise", "inputs": {"kind": "ValueError", "message": "on purpose", "seed": 2}});
+    graph["4"] = json!({"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}});
+    graph["5"] = json!({"class_type": "RigRaise", "inputs": {"kind": "ValueError", "message": "on purpose", "seed": 2, "image": ["4", 0]}});
     graph["6"] =
         json!({"class_type": "SaveImage", "inputs": {"images": ["5", 0], "filename_prefix": "never"}});
     graph

@@ -48,8 +48,18 @@ pub(super) struct PromptResult {
     images: BTreeMap<String, Vec<FileLine>>,
 }
 
+/// What a prompt left that failed on the way.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct Left {
+    /// `outputs` of ComfyUI's history entry.
+    #[schema(value_type = Object)]
+    outputs: Value,
+    /// The files, by the node that made them.
+    images: BTreeMap<String, Vec<FileLine>>,
+}
+
 /// One file.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct FileLine {
     filename: String,
     subfolder: String,
@@ -115,6 +125,16 @@ pub(super) async fn success(
         headers.insert(PROMPT_ID, id);
     }
     Ok(response)
+}
+
+/// What a failed task had done before, if it was something. Files are named, never sent.
+pub(super) fn left(task: &Task, base: Option<&Url>) -> Option<Left> {
+    let result = task.result.as_ref()?;
+    let mut images: BTreeMap<String, Vec<FileLine>> = BTreeMap::new();
+    for file in &result.files {
+        images.entry(file.node_id.clone()).or_default().push(FileLine::new(task.id, file, base));
+    }
+    Some(Left { outputs: names::shown_outputs(task.id, &result.outputs), images })
 }
 
 /// The prompt goes on, and nobody waits for it now.

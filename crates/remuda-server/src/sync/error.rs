@@ -23,6 +23,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::answer::Left;
 use crate::error::{ApiError, ErrorBody};
 use crate::native::prompts::NativeError;
 
@@ -51,6 +52,9 @@ pub(crate) struct SyncErrorBody {
     /// When.
     #[schema(value_type = String, format = DateTime)]
     timestamp: Timestamp,
+    /// What was done before it failed, if something was.
+    #[serde(flatten)]
+    left: Option<Left>,
 }
 
 /// An answer of the synchronous handler that is not the one that was hoped for.
@@ -75,6 +79,7 @@ impl SyncError {
             prompt_id: None,
             node_errors: json!({}),
             timestamp: Timestamp::now(),
+            left: None,
         });
         Self { status, body, retry_after_s: None }
     }
@@ -155,6 +160,12 @@ impl SyncError {
 
     pub(super) fn prompt_id(mut self, id: impl Into<String>) -> Self {
         self.body.prompt_id = Some(id.into());
+        self
+    }
+
+    /// What was done before it failed.
+    pub(super) fn left(mut self, left: Option<Left>) -> Self {
+        self.body.left = left;
         self
     }
 

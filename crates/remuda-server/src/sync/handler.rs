@@ -60,7 +60,7 @@ pub(super) async fn prompt_sync(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, SyncError> {
-    let received = Instant::now();
+    let (received, clock) = (Instant::now(), Timestamp::now());
     let permit = state.permits.sync()?;
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, reading) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
@@ -68,7 +68,7 @@ pub(super) async fn prompt_sync(
     drop(bytes);
     let until = received + timeout;
     let form = Form { accept: Accept::of(&headers), base64 };
-    prompt.deadline = if keep { None } else { Timestamp::now().checked_add(timeout + GRACE).ok() };
+    prompt.deadline = if keep { None } else { clock.checked_add(timeout + GRACE).ok() };
 
     // Before the submission: nothing that happens to the task may be missed.
     let mut guard = Guard::new(&state, prompt.task, !keep);
@@ -132,7 +132,10 @@ pub(super) async fn prompt_sync(
         Status::Completed => {
             answer::success(&state, task, node_errors, received.elapsed(), &form, permit).await
         }
-        Status::Failed => Err(named(SyncError::failed(task.error.as_ref()))),
+        Status::Failed => {
+            let left = answer::left(&task, state.public_url.as_ref());
+            Err(named(SyncError::failed(task.error.as_ref()).left(left)))
+        }
         _ => Err(named(SyncError::cancelled())),
     }
 }

@@ -48,6 +48,9 @@ async fn one_request_gives_everything_a_prompt_left_with_links_or_with_the_files
             assert!(file["subfolder"].as_str().unwrap().starts_with(&folder), "{file}");
             assert!(file["url"].as_str().unwrap().starts_with("/view?filename="), "{file}");
             assert!(file.get("data").is_none(), "{file}");
+            let there = gateway.get(file["url"].as_str().unwrap()).send().await.unwrap();
+            assert_eq!(there.status(), 200, "{file}");
+            assert_eq!(there.bytes().await.unwrap().len() as u64, file["size"].as_u64().unwrap());
             let key = if node == "7" { "audio" } else { "images" };
             let told = &links["outputs"][node][key][n];
             assert_eq!((&told["filename"], &told["subfolder"]), (&file["filename"], &file["subfolder"]));

@@ -106,6 +106,26 @@ async fn an_execution_that_fails_is_400_with_the_exception_and_is_tried_once() {
 }
 
 #[tokio::test]
+async fn what_was_done_before_an_exception_is_not_lost() {
+    let ranch = Ranch::start(1).await;
+    let mut graph = picture();
+    graph["7"] = json!({"class_type": "RigSleep", "inputs": {"seconds": 0.2, "seed": 1}});
+    graph["8"] = json!({"class_type": "RigRaise", "inputs": {"kind": "ValueError", "message": "late", "seed": 1, "image": ["7", 0]}});
+    graph["9"] =
+        json!({"class_type": "SaveImage", "inputs": {"images": ["8", 0], "filename_prefix": "never"}});
+    let failed = error(&ranch.gateway, "", &json!({ "prompt": graph }), 400).await;
+    assert_eq!(failed["node_errors"]["8"]["class_type"], "RigRaise", "{failed}");
+    let file = &failed["images"]["3"][0];
+    assert_eq!(failed["outputs"]["3"]["images"][0]["filename"], file["filename"], "{failed}");
+    let picture = ranch.gateway.get(file["url"].as_str().unwrap()).send().await.unwrap();
+    assert_eq!(
+        (picture.status().as_u16(), &picture.headers()["content-type"]),
+        (200, &"image/png".parse().unwrap())
+    );
+    ranch.stop().await;
+}
+
+#[tokio::test]
 async fn a_timeout_is_408_and_the_prompt_really_stops() {
     let ranch = Ranch::start(1).await;
     let late = error(&ranch.gateway, "?timeout=1", &json!({"prompt": long(60.0)}), 408).await;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Resolver};
-use super::sections::{self, Client, Files, Log, Server, Store, Tasks, Worker, Workers};
+use super::sections::{self, Client, Files, Log, Server, Store, Sync, Tasks, Worker, Workers};
 use super::setting::Setting;
 use super::sources::Sources;
 
@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) workers: Workers,
     /// `[tasks]`: what holds for a task that does not say otherwise, and how tasks are run.
     pub(crate) tasks: Tasks,
+    /// `[sync]`: the synchronous handler.
+    pub(crate) sync: Sync,
     /// `[client]`: the server to talk to.
     pub(crate) client: Client,
     /// `[worker]`: a process of its own beside a ComfyUI.
@@ -61,6 +63,7 @@ impl Settings {
             files: Files::read(&found, sources.env)?,
             workers: Workers::read(&found)?,
             tasks: Tasks::read(&found)?,
+            sync: Sync::read(&found)?,
             client: Client::read(&found)?,
             worker: Worker::read(&found)?,
             log: Log::read(&found)?,

@@ -118,6 +118,17 @@ fn the_strongest_source_wins() {
         ("", "REMUDA_INSECURE=yes", "", "server.insecure", "true", "env REMUDA_INSECURE"),
         ("", "LOG_LEVEL=INFO", "[log]\nlevel = \"debug\"", "log.level", "info", "env LOG_LEVEL"),
         ("", "LOG_LEVEL=INFO REMUDA_LOG_LEVEL=trace", "", "log.level", "trace", "env REMUDA_LOG_LEVEL"),
+        // What the synchronous handler was told by the names it had elsewhere.
+        ("", "DEFAULT_TIMEOUT=300", "", "sync.timeout", "5m", "env DEFAULT_TIMEOUT"),
+        (
+            "",
+            "COMFYUI_SERVER_ADDRESS=127.0.0.1:8188",
+            "",
+            "workers.comfyui",
+            "127.0.0.1:8188",
+            "env COMFYUI_SERVER_ADDRESS",
+        ),
+        ("--sync-limit 7", "REMUDA_SYNC_LIMIT=8", "", "sync.limit", "7", "--sync-limit"),
         (
             "--comfyui http://a:1 --comfyui http://b:2",
             "REMUDA_COMFYUI=http://c:3",
@@ -300,6 +311,19 @@ fn the_table_is_sound() {
     Serve::command().debug_assert();
     Worker::command().debug_assert();
     Client::command().debug_assert();
+}
+
+#[test]
+fn a_log_in_a_file_is_for_machines_unless_somebody_says_otherwise() {
+    use super::{LogFormat, LogOutput};
+    let log = |env: &str| serve("", env, "").map(|settings| (settings.log.output, settings.log.format));
+    assert_eq!(log("LOG_OUTPUT=console"), Ok((LogOutput::Stderr, LogFormat::Text)));
+    assert_eq!(log("LOG_OUTPUT=a.log"), Ok((LogOutput::File("a.log".into()), LogFormat::Json)));
+    assert_eq!(
+        log("LOG_OUTPUT=a.log LOG_FORMAT=text"),
+        Ok((LogOutput::File("a.log".into()), LogFormat::Text))
+    );
+    assert_eq!(log("LOG_FORMAT=json"), Ok((LogOutput::Stderr, LogFormat::Json)));
 }
 
 #[test]

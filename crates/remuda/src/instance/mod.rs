@@ -99,6 +99,8 @@ impl Instance {
         options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
         options.limits.body = settings.server.body_limit;
         options.limits.output = settings.tasks.max_output_size;
+        options.limits.sync = settings.sync.limit;
+        options.sync.timeout = settings.sync.timeout;
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);
         options.insecure = settings.server.insecure;

@@ -1,4 +1,4 @@
-//! Settings of parts that are yet to come: workers that are made on demand, and the synchronous handler.
+//! Settings of parts that are yet to come: workers that are made on demand.
 //!
 //! They are understood and checked, so that an environment written for them is shown as what it is; `remuda config`
 //! says that they have no effect yet.
@@ -52,6 +52,4 @@ later! {
         Shape::Number, "Root disk of one instance at Novita AI, in GB";
     NOVITA_TIMEOUT "fleet.novita_timeout" ["REMUDA_NOVITA_TIMEOUT", "NOVITA_TIMEOUT"], "",
         Shape::Duration, "How long to wait for Novita AI";
-    SYNC_TIMEOUT "sync.timeout" ["REMUDA_SYNC_TIMEOUT", "DEFAULT_TIMEOUT"], "5m",
-        Shape::Duration, "How long a synchronous request waits unless it says otherwise";
 }

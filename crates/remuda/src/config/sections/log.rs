@@ -26,9 +26,8 @@ static FORMAT: Setting = Setting {
     name: "log.format",
     env: &["REMUDA_LOG_FORMAT", "LOG_FORMAT"],
     flags: &[flag("log-format", "FORMAT", Program::RUNNING)],
-    default: "text",
     shape: Shape::Choice(&["text", "json"]),
-    help: "text for people, json for machines",
+    help: "text for people, json for machines; without it a file gets json and everything else text",
     ..Setting::BASE
 };
 
@@ -49,7 +48,7 @@ pub(super) const SETTINGS: &[&Setting] = &[&LEVEL, &FORMAT, &OUTPUT];
 pub(crate) struct Log {
     /// What is logged: `REMUDA_LOG_LEVEL`, `LOG_LEVEL`, left to the command.
     pub(crate) level: Option<LogLevel>,
-    /// How: `REMUDA_LOG_FORMAT`, `LOG_FORMAT`, text.
+    /// How: `REMUDA_LOG_FORMAT`, `LOG_FORMAT`, JSON in a file and else text.
     pub(crate) format: LogFormat,
     /// Where to: `REMUDA_LOG_OUTPUT`, `LOG_OUTPUT`, standard error.
     pub(crate) output: LogOutput,
@@ -57,11 +56,12 @@ pub(crate) struct Log {
 
 impl Log {
     pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
-        let format = match from.text(&FORMAT).to_lowercase().as_str() {
-            "json" => LogFormat::Json,
+        let output = from.get(&OUTPUT)?;
+        let format = match (from.text(&FORMAT).to_lowercase().as_str(), &output) {
+            ("json", _) | ("", LogOutput::File(_)) => LogFormat::Json,
             _ => LogFormat::Text,
         };
-        Ok(Self { level: from.optional(&LEVEL)?, format, output: from.get(&OUTPUT)? })
+        Ok(Self { level: from.optional(&LEVEL)?, format, output })
     }
 
     /// Makes this the log of the process; `fallback` is the level where none is set. To be called once.

@@ -7,6 +7,7 @@ mod fleet;
 mod log;
 mod server;
 mod store;
+mod sync;
 mod tasks;
 mod worker;
 mod workers;
@@ -17,6 +18,7 @@ pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
 pub(super) use server::DATA;
 pub(crate) use server::Server;
 pub(crate) use store::Store;
+pub(crate) use sync::Sync;
 pub(crate) use tasks::Tasks;
 pub(crate) use worker::{QueueLink, Source, Worker};
 pub(crate) use workers::Workers;
@@ -30,6 +32,7 @@ pub(super) const ALL: &[&[&Setting]] = &[
     files::SETTINGS,
     workers::SETTINGS,
     tasks::SETTINGS,
+    sync::SETTINGS,
     client::SETTINGS,
     worker::SETTINGS,
     log::SETTINGS,

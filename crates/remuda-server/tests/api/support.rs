@@ -263,19 +263,7 @@ impl Worker {
     /// Ends it well, with a file in its record that is not in the file store.
     #[allow(dead_code, reason = "for the tests of the synchronous handler")]
     pub(crate) async fn complete_without_file(&self, claim: &Claim) {
-        let file = OutputFile {
-            subfolder: String::new(),
-            n: 0,
-            key: FileKey::output(claim.task.id.0, 1, 1, 0, "gone.png").to_string(),
-            filename: "gone.png".to_owned(),
-            node_id: "1".to_owned(),
-            output: "images".to_owned(),
-            file_type: "output".to_owned(),
-            mime: "image/png".to_owned(),
-            size: 3,
-            sha256: Sha256::of(b"abc"),
-        };
-        let result = TaskResult { files: vec![file], ..TaskResult::default() };
+        let result = TaskResult { files: vec![gone(claim)], ..TaskResult::default() };
         self.end(claim, Ending::Completed { result, gpu_ms: None }).await;
     }
 
@@ -285,5 +273,22 @@ impl Worker {
 
     pub(crate) async fn end(&self, claim: &Claim, ending: Ending) {
         self.ground.store.end(claim.lease.reference(), ending).await.unwrap();
+    }
+}
+
+/// A file of a result that is not in the file store.
+#[allow(dead_code, reason = "for the tests of the synchronous handler")]
+pub(crate) fn gone(claim: &Claim) -> OutputFile {
+    OutputFile {
+        subfolder: String::new(),
+        n: 0,
+        key: FileKey::output(claim.task.id.0, 1, 1, 0, "gone.png").to_string(),
+        filename: "gone.png".to_owned(),
+        node_id: "1".to_owned(),
+        output: "images".to_owned(),
+        file_type: "output".to_owned(),
+        mime: "image/png".to_owned(),
+        size: 3,
+        sha256: Sha256::of(b"abc"),
     }
 }

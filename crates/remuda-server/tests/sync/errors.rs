@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use remuda_core::{FailureClass, Scope, Status};
+use remuda_core::transition::Ending;
+use remuda_core::{Failure, FailureClass, Scope, Status, TaskResult};
 use serde_json::{Value, json};
 
 use crate::pen::{assert_shape, raising};
 use crate::rig::{Ranch, long, picture};
-use crate::support::{Gateway, Worker, json as answer};
+use crate::support::{Gateway, Worker, gone, json as answer};
 
 async fn error(gateway: &Gateway, query: &str, body: &Value, status: u16) -> Value {
     let error = answer(gateway.sync(query, body).send().await.unwrap(), status).await;
@@ -106,23 +107,31 @@ async fn an_execution_that_fails_is_400_with_the_exception_and_is_tried_once() {
 }
 
 #[tokio::test]
-async fn what_was_done_before_an_exception_is_not_lost() {
-    let ranch = Ranch::start(1).await;
-    let mut graph = picture();
-    graph["7"] = json!({"class_type": "RigSleep", "inputs": {"seconds": 0.2, "seed": 1}});
-    graph["8"] = json!({"class_type": "RigRaise", "inputs": {"kind": "ValueError", "message": "late", "seed": 1, "image": ["7", 0]}});
-    graph["9"] =
-        json!({"class_type": "SaveImage", "inputs": {"images": ["8", 0], "filename_prefix": "never"}});
-    let failed = error(&ranch.gateway, "", &json!({ "prompt": graph }), 400).await;
-    assert_eq!(failed["node_errors"]["8"]["class_type"], "RigRaise", "{failed}");
-    let file = &failed["images"]["3"][0];
-    assert_eq!(failed["outputs"]["3"]["images"][0]["filename"], file["filename"], "{failed}");
-    let picture = ranch.gateway.get(file["url"].as_str().unwrap()).send().await.unwrap();
+async fn what_was_done_before_an_exception_is_told_with_it() {
+    let gateway = Gateway::start().await;
+    let worker = gateway.worker().await;
+    let body = json!({"prompt": {"1": {"class_type": "RigText", "inputs": {"text": "x"}}}});
+    let asked = tokio::spawn(gateway.sync("?timeout=20", &body).send());
+    let claim = worker.claim().await;
+    let outputs = json!({"1": {"images": [{"filename": "gone.png", "subfolder": "", "type": "output"}], "text": ["done"]}});
+    let partial = TaskResult { files: vec![gone(&claim)], outputs, ..TaskResult::default() };
+    let failure = Failure::new(FailureClass::Execution, "the second node raised");
+    worker.end(&claim, Ending::Failed { failure, partial: Some(Box::new(partial)) }).await;
+    let failed = answer(asked.await.unwrap().unwrap(), 400).await;
+    assert_shape(&failed);
     assert_eq!(
-        (picture.status().as_u16(), &picture.headers()["content-type"]),
-        (200, &"image/png".parse().unwrap())
+        (&failed["code"], &failed["detail"]),
+        (&"task_failed".into(), &"the second node raised".into())
     );
-    ranch.stop().await;
+    let folder = format!("remuda/{}", claim.task.id);
+    assert_eq!(failed["outputs"]["1"]["images"][0]["subfolder"], folder.as_str(), "{failed}");
+    assert_eq!(failed["outputs"]["1"]["text"], json!(["done"]), "{failed}");
+    let file = &failed["images"]["1"][0];
+    assert_eq!(
+        (&file["filename"], &file["subfolder"]),
+        (&"gone.png".into(), &folder.as_str().into()),
+        "{failed}"
+    );
 }
 
 #[tokio::test]

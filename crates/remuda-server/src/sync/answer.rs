@@ -49,10 +49,9 @@ pub(super) struct PromptResult {
 }
 
 /// What a prompt left that failed on the way.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Left {
     /// `outputs` of ComfyUI's history entry.
-    #[schema(value_type = Object)]
     outputs: Value,
     /// The files, by the node that made them.
     images: BTreeMap<String, Vec<FileLine>>,

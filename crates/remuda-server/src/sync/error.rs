@@ -54,6 +54,7 @@ pub(crate) struct SyncErrorBody {
     timestamp: Timestamp,
     /// What was done before it failed, if something was.
     #[serde(flatten)]
+    #[schema(ignore)]
     left: Option<Left>,
 }
 

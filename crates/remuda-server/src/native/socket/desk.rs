@@ -10,8 +10,12 @@ use super::client::{Client, KEPT, Prompt};
 use super::narrator;
 use crate::state::AppState;
 
-/// So many clients are known at once. A socket beyond them is refused; a prompt's client gets no mailbox before it comes.
+/// So many clients are known at once. A socket beyond them is refused.
 const CLIENTS: usize = 8192;
+
+/// With so many, a prompt's client gets no mailbox before it comes: who sends every prompt under another name and never
+/// listens takes no socket's place.
+const UNSEEN: usize = CLIENTS / 2;
 
 /// A name longer than this is none.
 pub(super) const LONGEST_NAME: usize = 1024;
@@ -38,7 +42,7 @@ impl Desk {
             return;
         }
         let mut clients = self.clients();
-        if let Some(client) = Self::client(&mut clients, state, &task.tenant, name) {
+        if let Some(client) = Self::client(&mut clients, state, &task.tenant, name, UNSEEN) {
             client.submitted(Prompt::new(state, task));
         }
     }
@@ -52,7 +56,7 @@ impl Desk {
         join: impl FnOnce(&Client) -> T,
     ) -> Option<(Arc<Client>, T)> {
         let mut clients = self.clients();
-        let client = Self::client(&mut clients, state, tenant, name)?;
+        let client = Self::client(&mut clients, state, tenant, name, CLIENTS)?;
         // Before anybody can think that it is not needed.
         let joined = join(&client);
         Some((client, joined))
@@ -76,12 +80,18 @@ impl Desk {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn client(clients: &mut Clients, state: &AppState, tenant: &Tenant, name: &str) -> Option<Arc<Client>> {
+    fn client(
+        clients: &mut Clients,
+        state: &AppState,
+        tenant: &Tenant,
+        name: &str,
+        most: usize,
+    ) -> Option<Arc<Client>> {
         let key = (tenant.clone(), name.to_owned());
         if let Some(client) = clients.known.get(&key) {
             return Some(client.clone());
         }
-        if clients.known.len() >= CLIENTS || state.stop.is_cancelled() {
+        if clients.known.len() >= most || state.stop.is_cancelled() {
             return None;
         }
         let stirs = clients.stirs.entry(tenant.clone()).or_default().clone();

@@ -21,6 +21,9 @@ const REMEMBERED: usize = 4096;
 /// ComfyUI's own names of a prompt; more than a few would be somebody else's.
 const NAMES: usize = 4;
 
+/// ComfyUI's names are UUIDs, with hyphens or without. What is shorter could be any word of a message.
+const SHORTEST_NAME: usize = 32;
+
 /// What a client is told.
 #[derive(Debug, PartialEq)]
 pub(super) enum Word {
@@ -168,7 +171,7 @@ impl Story {
     fn hear_message(&mut self, kind: &str, data: &str, out: &mut Vec<Word>) {
         if let Ok(Head { prompt_id: Some(name) }) = serde_json::from_str(data)
             && !self.inner_names.contains(&name)
-            && !name.is_empty()
+            && name.len() >= SHORTEST_NAME
             && self.inner_names.len() < NAMES
         {
             self.inner_names.push(name);

@@ -265,3 +265,14 @@ fn pictures_come_before_their_step_with_labels_and_after_it_without() {
     ];
     assert_eq!(kinds(&teller.heard()), expected);
 }
+
+#[test]
+fn the_name_that_an_old_comfyui_chose_itself_is_replaced_and_no_other_word() {
+    let mut teller = Teller::new(Status::Completed);
+    let own = "0123456789abcdef0123456789abcdef";
+    teller.say(1, "own_kind", json!({"prompt_id": "1", "value": 1}));
+    teller.say(1, "progress", json!({"prompt_id": own, "value": 11, "max": 20, "node": "1"}));
+    let told = teller.heard();
+    assert_eq!(told[0]["data"], json!({"prompt_id": "1", "value": 1}));
+    assert_eq!(told[1]["data"], json!({"prompt_id": NAME, "value": 11, "max": 20, "node": "1"}));
+}

@@ -75,7 +75,6 @@ async fn a_picture_is_told_in_the_recorded_order_and_is_there_when_it_is_told() 
     assert_eq!(file["type"], "output");
     assert!(file["subfolder"].as_str().unwrap().starts_with(&format!("remuda/{prompt}")), "{file}");
     assert_eq!(ranch.task(&prompt).await.status, remuda_core::Status::Completed);
-    // The same again is answered from ComfyUI's cache, and another client of the tenant hears nothing of it.
     peer.leave().await;
     ranch.stop().await;
 }

@@ -45,7 +45,7 @@ async fn complete(worker: &Worker) {
     worker.end(&claim, Ending::Completed { result, gpu_ms: Some(3) }).await;
 }
 
-fn ids<'a>(list: &'a Value, at: usize) -> Vec<&'a str> {
+fn ids(list: &Value, at: usize) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|item| item[at].as_str().unwrap()).collect()
 }
 

@@ -38,6 +38,10 @@ const ASK: Duration = Duration::from_secs(1);
 /// So often a silent connection is asked whether it is still there.
 const PING: Duration = Duration::from_secs(20);
 
+/// So often a client with prompts hears something. ComfyUI is never silent for long while it renders, and some clients
+/// take ten seconds of silence for a broken connection; here the ComfyUI may be gone, and another has to begin anew.
+const REMIND: Duration = Duration::from_secs(4);
+
 /// Who neither reads nor answers for so long is gone. Scripts do other things for minutes before they read.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -105,6 +109,7 @@ async fn serve(state: AppState, socket: WebSocket, tenant: Tenant, name: String)
         introduced: false,
         heard_at: Instant::now(),
         ping_at: Instant::now() + PING,
+        spoke_at: Instant::now(),
     };
     let left = connection.run(&mut out, end).await;
     client.leave(reader, matches!(left, Left::Properly));
@@ -170,6 +175,8 @@ struct Connection<'a> {
     introduced: bool,
     heard_at: Instant,
     ping_at: Instant,
+    /// When it was last told something.
+    spoke_at: Instant,
 }
 
 impl Connection<'_> {
@@ -192,6 +199,7 @@ impl Connection<'_> {
             }
             if handed > 0 {
                 out.flush().await?;
+                self.spoke_at = Instant::now();
                 self.ping_at = self.ping_at.min(Instant::now() + ASK);
             }
             let heard = if handed == BATCH {
@@ -205,6 +213,10 @@ impl Connection<'_> {
                     () = self.state.stop.cancelled() => return Err(Left::Stopped),
                     () = tokio::time::sleep_until(self.ping_at) => {
                         self.ping(out).await?;
+                        continue;
+                    }
+                    () = tokio::time::sleep_until(self.spoke_at + REMIND) => {
+                        self.remind(out).await?;
                         continue;
                     }
                     heard = self.incoming.next() => heard,
@@ -249,6 +261,17 @@ impl Connection<'_> {
         self.ping_at = Instant::now() + PING;
         out.feed(Message::Ping(Bytes::copy_from_slice(&sent.to_be_bytes()))).await?;
         out.flush().await
+    }
+
+    /// Says again how many of the client's prompts have not ended, if any.
+    async fn remind(&mut self, out: &mut Out) -> Result<(), Left> {
+        self.spoke_at = Instant::now();
+        let remaining = self.client.remaining();
+        if remaining > 0 {
+            out.feed(Message::Text(words::status(remaining, None).into())).await?;
+            out.flush().await?;
+        }
+        Ok(())
     }
 
     async fn listen(&mut self, text: &str, out: &mut Out) -> Result<(), Left> {

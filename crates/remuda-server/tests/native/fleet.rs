@@ -226,9 +226,13 @@ async fn scripts_of_custom_nodes_come_from_the_worker_that_has_them() {
     let again =
         ranch.gateway.get("/extensions/first/main.js").header("if-none-match", etag).send().await.unwrap();
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
-    for path in
-        ["/extensions/third/main.js", "/extensions/first/..%2f..%2fqueue", "/extensions/core/other.js"]
-    {
+    for path in [
+        "/extensions/third/main.js",
+        "/extensions/first/..%2f..%2fqueue",
+        "/extensions/.%09./queue",
+        "/templates/.%0a./history",
+        "/extensions/core/other.js",
+    ] {
         let answer = ranch.gateway.get(path).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
     }

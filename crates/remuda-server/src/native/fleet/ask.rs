@@ -56,6 +56,8 @@ const PASSED_ON: [header::HeaderName; 6] = [
 pub(crate) enum AskError {
     #[error("{0:?} is not the address of a ComfyUI")]
     Address(String),
+    #[error("{0:?} cannot be a part of a path")]
+    Segment(String),
     #[error("no answer: {}", causes(.0))]
     Http(#[from] reqwest::Error),
     #[error("no answer within {} s", PATIENCE.as_secs())]
@@ -307,7 +309,16 @@ fn client() -> reqwest::Client {
     plain().build().or_else(|_| plain().tls_certs_only([]).build()).unwrap_or_default()
 }
 
+/// Whether a part of a path stays where it is put. Addresses lose their tabs and line ends when they are made: with one
+/// between two dots a part goes upwards.
+pub(super) fn is_segment(text: &str) -> bool {
+    !matches!(text, "" | "." | "..") && !text.chars().any(char::is_control)
+}
+
 fn url(endpoint: &str, segments: &[&str], query: Option<&str>) -> Result<Url, AskError> {
+    if let Some(bad) = segments.iter().find(|segment| !is_segment(segment)) {
+        return Err(AskError::Segment((*bad).to_owned()));
+    }
     let bad = || AskError::Address(endpoint.to_owned());
     let mut url = Url::parse(endpoint).map_err(|_| bad())?;
     url.path_segments_mut().map_err(|()| bad())?.pop_if_empty().extend(segments);
@@ -323,7 +334,10 @@ mod tests {
     fn segments_stay_below_the_address_of_the_worker() {
         let of = |segments: &[&str]| url("http://gpu:8188/comfy/", segments, None).unwrap().to_string();
         assert_eq!(of(&["models", "a/b c"]), "http://gpu:8188/comfy/models/a%2Fb%20c");
-        assert_eq!(of(&["models", "..", "x?y"]), "http://gpu:8188/comfy/models/x%3Fy");
+        assert_eq!(of(&["models", "%2e%2e", "x?y"]), "http://gpu:8188/comfy/models/%252e%252e/x%3Fy");
+        for upwards in ["..", ".", "", ".\t.", ".\n.", "..\r", "\t.."] {
+            assert!(url("http://gpu:8188/comfy/", &["models", upwards, "x"], None).is_err(), "{upwards:?}");
+        }
         assert!(url("mailto:x", &["a"], None).is_err());
     }
 }

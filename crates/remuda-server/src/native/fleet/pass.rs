@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::ask::Driven;
+use super::ask::{Driven, is_segment};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
 
@@ -31,8 +31,8 @@ pub(super) async fn pass_on(
     asked: &HeaderMap,
 ) -> ApiResult<Response> {
     // A worker would be asked for something else than what it was checked for.
-    if segments.iter().any(|segment| matches!(*segment, "" | "." | ".."))
-        || segments.iter().any(|segment| segment.contains(['/', '\\', '\0']))
+    if !segments.iter().all(|segment| is_segment(segment))
+        || segments.iter().any(|segment| segment.contains(['/', '\\']))
     {
         return Ok(StatusCode::NOT_FOUND.into_response());
     }

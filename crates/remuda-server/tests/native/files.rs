@@ -246,6 +246,14 @@ async fn what_is_uploaded_or_made_can_be_read_by_graphs_and_seen_after_its_worke
         let placed = format!("filename=own.png&type=input&subfolder={folder}");
         assert_eq!(view(&ranch.gateway, &placed).await.status(), 404, "{folder}");
     }
+    // Nor is what lies in its other folders, however the name is put.
+    let temp = form("temp.png", &png(30, 255), &[("type", "temp")]);
+    let there = format!("{}/upload/image", ranch.sims[0].url());
+    assert_eq!(ranch.gateway.http.post(there).multipart(temp).send().await.unwrap().status(), 200);
+    for name in ["temp.png%20%5Btemp%5D", "temp.png%20%5Btemp%5D%20%5Binput%5D"] {
+        let named = format!("filename={name}&type=input");
+        assert_eq!(view(&ranch.gateway, &named).await.status(), 404, "{name}");
+    }
     let sim = ranch.sims.remove(0);
     sim.shutdown().await;
     assert_eq!(view(&ranch.gateway, &last).await.status(), StatusCode::OK);

@@ -117,7 +117,8 @@ pub(super) async fn at_workers(
     // Files that were placed for tasks are there, too, and those of all tenants; some systems know one folder by
     // several names.
     let ours = first.trim_end_matches(['.', ' ']).eq_ignore_ascii_case("remuda");
-    let odd = named.path().contains(['\\', ':']);
+    // A worker reads what stands behind the name as we did, and would look into another folder than the one asked for.
+    let odd = named.path().contains(['\\', ':']) || annotation(&named.filename).1.is_some();
     let workers = match named.kind {
         "input" if !ours && !odd => state.fleet.ask.driven(&*state.store).await?,
         "output" if !odd => {

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
@@ -16,11 +16,24 @@ const MOST_PIXELS: u64 = 32 << 20;
 /// So many pictures are in memory at once.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
-/// Works with pixels where nobody has to wait for it.
+/// Room for a picture in memory.
+pub(super) type Room = SemaphorePermit<'static>;
+
+/// Waits for room. To be had before a picture is read.
+pub(super) async fn room() -> Option<Room> {
+    AT_ONCE.acquire().await.ok()
+}
+
+/// Works with pixels where nobody has to wait for it. The room is taken until that ends, whether or not somebody still
+/// waits for it.
 pub(super) async fn on_a_thread<T: Send + 'static>(
+    room: Room,
     work: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
-    let _permit = AT_ONCE.acquire().await.ok()?;
+    let work = move || {
+        let _held_to_the_end = room;
+        work()
+    };
     tokio::task::spawn_blocking(work).await.ok().flatten()
 }
 

@@ -89,9 +89,10 @@ async fn recoded(state: &AppState, file: &Sendable, channel: Channel) -> ApiResu
         return Ok(None);
     }
     let _permit = state.permits.download()?;
+    let Some(room) = picture::room().await else { return Ok(None) };
     let content = state.files.get(&FileKey::parse(&file.key)?, None).await?;
     let bytes = content.bytes(picture::LARGEST).await?;
-    Ok(picture::on_a_thread(move || picture::decode(&bytes)?.only(channel).encode()).await)
+    Ok(picture::on_a_thread(room, move || picture::decode(&bytes)?.only(channel).encode()).await)
 }
 
 /// The file of a worker that this process drives; `None` when it has none under this name, or does not answer.

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::{LONGEST, LONGEST_NAME};
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{ApiPath, read_body};
+use crate::extract::{ApiPath, read_body_with};
 use crate::state::AppState;
 
 /// The collection that settings are in.
@@ -67,7 +67,8 @@ pub(super) async fn change_all(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<StatusCode> {
-    let bytes = read_body(&headers, body, LONGEST, state.limits.body_time).await?;
+    let (time, permit) = (state.limits.body_time, state.permits.submission());
+    let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
     let Ok(settings) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(&bytes) else {
         return Ok(StatusCode::BAD_REQUEST);
     };
@@ -88,7 +89,8 @@ pub(super) async fn change_one(
     headers: HeaderMap,
     body: Body,
 ) -> ApiResult<StatusCode> {
-    let bytes = read_body(&headers, body, LONGEST, state.limits.body_time).await?;
+    let (time, permit) = (state.limits.body_time, state.permits.submission());
+    let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
     match serde_json::from_slice::<Box<RawValue>>(&bytes) {
         Ok(value) if is_name(&id) => keep(&state, &caller.tenant, &id, &value).await?,
         _ => return Ok(StatusCode::BAD_REQUEST),

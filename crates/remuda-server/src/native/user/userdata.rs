@@ -14,7 +14,7 @@ use super::listing::{self, How};
 use super::{LONGEST, LONGEST_NAME};
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::ApiResult;
-use crate::extract::{ApiPath, read_body};
+use crate::extract::{ApiPath, read_body_with};
 use crate::native::files::Pairs;
 use crate::state::AppState;
 
@@ -108,7 +108,8 @@ pub(super) async fn put(
         return Ok(StatusCode::BAD_REQUEST.into_response());
     }
     let query = Pairs::of(&uri);
-    let bytes = read_body(&headers, body, LONGEST, state.limits.body_time).await?;
+    let (time, permit) = (state.limits.body_time, state.permits.submission());
+    let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
     let replace = query.get("overwrite") != Some("false");
     let stored = state.store.put_document(&caller.tenant, SPACE, &path, bytes.to_vec(), replace).await?;
     Ok(told(stored.as_ref(), &query))

@@ -14,7 +14,7 @@ use crate::error::ApiResult;
 use crate::extract::ApiPath;
 use crate::state::AppState;
 
-/// So many of the caller's uploads are listed, the newest first.
+/// So many of the caller's uploads are listed, by name.
 const MOST_UPLOADS: u32 = 10_000;
 
 /// `GET /internal/folder_paths`

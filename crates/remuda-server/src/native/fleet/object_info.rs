@@ -20,7 +20,7 @@ use crate::extract::ApiPath;
 use crate::routes::names;
 use crate::state::AppState;
 
-/// So many uploads are offered as choices, the newest first.
+/// So many uploads are offered as choices, by name.
 const MOST_UPLOADS: u32 = 10_000;
 
 /// `GET /object_info`

@@ -40,7 +40,7 @@ const PING: Duration = Duration::from_secs(20);
 
 /// So often a client with prompts hears something. ComfyUI is never silent for long while it renders, and some clients
 /// take ten seconds of silence for a broken connection; here the ComfyUI may be gone, and another has to begin anew.
-const REMIND: Duration = Duration::from_secs(4);
+const REMIND: Duration = Duration::from_secs(6);
 
 /// Who neither reads nor answers for so long is gone. Scripts do other things for minutes before they read.
 const PATIENCE: Duration = Duration::from_secs(600);

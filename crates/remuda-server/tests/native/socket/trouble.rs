@@ -114,3 +114,18 @@ async fn without_a_word_from_comfyui_the_end_is_told_from_the_result() {
     waited.await.unwrap();
     ranch.stop().await;
 }
+
+#[tokio::test]
+async fn who_waits_in_silence_is_told_again_that_there_is_something_to_wait_for() {
+    let ranch = Ranch::start(1).await;
+    let mut peer = Peer::connect(&ranch.gateway, "a").await;
+    ranch.sims[0].faults().add(Fault::stuck_node());
+    let prompt = submit(&ranch, &picture()).await;
+    peer.until("executing").await;
+    // Nothing happens any more, and some clients would take that for a broken connection.
+    peer.until_some(|text| remaining(text) == Some(1)).await;
+    ranch.sims[0].faults().clear();
+    let texts = peer.end_of(&prompt).await;
+    assert_eq!(texts.iter().filter(|text| remaining(text) == Some(0)).count(), 1, "only at the end");
+    ranch.stop().await;
+}

@@ -82,6 +82,16 @@ pub struct Task {
     pub hidden_at: Option<Timestamp>,
 }
 
+impl Task {
+    /// Whether attempts of an ended task may have left files that are not its result: all but the first were lost, given back
+    /// or adopted; and what was not completed may have been stopped while its files were on their way.
+    pub fn may_have_left_files(&self) -> bool {
+        let only_one = self.attempt == 1 && self.fence.0 == 1;
+        let clean = self.status == Status::Completed && only_one;
+        self.status.is_terminal() && self.attempt > 0 && !clean
+    }
+}
+
 /// What to run. Written once with the task and never changed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskInput {

@@ -169,6 +169,35 @@ impl Directory {
         .await
     }
 
+    /// Removes what killed processes left of earlier tries to write this file: `<name>#<number>` beside it, not touched
+    /// since `before`. What belongs to a write that goes on beside this one is younger.
+    pub(crate) async fn remove_tries(&self, key: &FileKey, before: SystemTime) -> Result<()> {
+        let (this, path) = (self.clone(), self.path_of(key));
+        self.blocking(move || {
+            let remove = || {
+                let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str))
+                else {
+                    return Ok(0);
+                };
+                let mut count = 0;
+                for entry in fs::read_dir(folder)? {
+                    let entry = entry?;
+                    let other = entry.file_name();
+                    let number = other.to_str().and_then(|other| other.strip_prefix(name)?.strip_prefix('#'));
+                    let is_try =
+                        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+                    if is_try && entry.metadata()?.modified()? < before {
+                        fs::remove_file(entry.path())?;
+                        count += 1;
+                    }
+                }
+                Ok(count)
+            };
+            absent_is_zero(remove()).map(drop).map_err(|error| this.trouble.of_io(&error))
+        })
+        .await
+    }
+
     /// Reads a part of an open file. object_store's own stream reads 8 kB at a time, and never ends when the file shrinks.
     pub(crate) async fn read(
         &self,

@@ -39,6 +39,9 @@ const S3_MAX_COPY: u64 = 5 << 30;
 /// A write to a disk needs no large parts.
 const DIRECTORY_PART: usize = 1 << 20;
 
+/// What a process that was killed left of a write is older than this when the write is repeated.
+const EARLIER_TRY: Duration = Duration::from_secs(1);
+
 /// A store of files. Clones are cheap and share everything.
 #[derive(Clone)]
 pub struct Files {
@@ -107,11 +110,19 @@ impl Files {
     where
         E: Into<BoxError> + Send,
     {
+        let began = SystemTime::now();
         self.check(key, Way::Folders).await?;
         let Received { stored, body } = self.receive(key, stream, limit.unwrap_or(u64::MAX)).await?;
         match body {
             Body::Whole(bytes) => self.put_whole(key, bytes).await?,
             Body::Parts(upload) => upload.complete().await?,
+        }
+        if let Some(directory) = &self.inner.directory {
+            let before = began.checked_sub(EARLIER_TRY).unwrap_or(SystemTime::UNIX_EPOCH);
+            if let Err(error) = directory.remove_tries(key, before).await {
+                // The file is there, and that is what counts.
+                tracing::debug!(%key, %error, "what earlier tries left stays");
+            }
         }
         Ok(stored)
     }

@@ -39,6 +39,9 @@ pub struct JanitorOptions {
     pub tidy_every: Duration,
     /// How often files and old records are: 15 s.
     pub sweep_every: Duration,
+    /// Files that nobody uses go so long after the end of their task: what was being written in that moment may still
+    /// arrive. 10 s.
+    pub linger: Duration,
 }
 
 impl JanitorOptions {
@@ -52,6 +55,7 @@ impl JanitorOptions {
             silence: Duration::from_secs(3600),
             tidy_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(15),
+            linger: Duration::from_secs(10),
         }
     }
 }
@@ -147,9 +151,11 @@ impl Janitor {
     /// Removes files of attempts whose results are not used, then tasks that are old enough with their files, then uploads that
     /// were given up, then workers that are gone.
     pub async fn sweep_once(&self) -> Result<(), SweepError> {
-        let JanitorOptions { store, files, retention, .. } = &self.options;
+        let JanitorOptions { store, files, retention, linger, .. } = &self.options;
+        let before = Timestamp::now().checked_sub(*linger).unwrap_or(Timestamp::MIN);
         loop {
-            let tasks = store.unswept(BATCH).await?;
+            let mut tasks = store.unswept(BATCH).await?;
+            tasks.retain(|task| task.finished_at.is_none_or(|end| end <= before));
             let count = tasks.len();
             for task in &tasks {
                 files.delete_all_but(&FileKey::outputs_of(task.id.0), &used_folders(task)).await?;

@@ -143,6 +143,26 @@ async fn old_temporary_files_are_swept() {
     assert!(young.exists() && !old.exists());
 }
 
+/// What a killed process left of a write goes when the write is repeated; what goes on beside it does not.
+#[tokio::test]
+async fn a_repeated_write_clears_what_the_killed_one_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let files = open(folder.path());
+    let place = |name: &str| folder.path().join(name);
+    std::fs::create_dir(place("a")).expect("a folder");
+    for name in ["a/b#1", "a/b#2", "a/b#x", "a/bc#1"] {
+        std::fs::write(place(name), "x").expect("a file");
+        let file = std::fs::File::options().write(true).open(place(name)).expect("a file");
+        let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+        file.set_modified(if name == "a/b#2" { std::time::SystemTime::now() } else { old })
+            .expect("its time");
+    }
+    files.put(&key("a/b"), once("y"), None).await.expect("it is stored");
+    assert_eq!(read(&files, &key("a/b")).await.expect("it is there"), "y");
+    let left = ["a/b#1", "a/b#2", "a/b#x", "a/bc#1"].map(|name| place(name).exists());
+    assert_eq!(left, [false, true, true, true]);
+}
+
 /// A file that shrinks under a reader ends in an error, not in a short answer or an endless one.
 #[tokio::test]
 async fn a_file_that_shrinks_is_noticed() {

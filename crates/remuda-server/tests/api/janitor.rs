@@ -13,7 +13,8 @@ use crate::support::Gateway;
 
 fn options(gateway: &Gateway) -> JanitorOptions {
     let ground = &gateway.ground;
-    JanitorOptions::new(ground.store.clone(), ground.files.clone(), ground.owner)
+    let linger = Duration::ZERO;
+    JanitorOptions { linger, ..JanitorOptions::new(ground.store.clone(), ground.files.clone(), ground.owner) }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ async fn unswept(world: &World) -> Vec<TaskId> {
     world.store.unswept(100).await.expect("it lists").into_iter().map(|task| task.id).collect()
 }
 
-/// Ended tasks with an earlier, adopted or discarded attempt are listed until their files are gone; others never.
+/// Ended tasks with an earlier, adopted, discarded or stopped attempt are listed until their files are gone; others never.
 pub async fn tasks_with_leftovers_are_listed_until_swept(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (hand, plain) = world.running("plain").await;
@@ -41,13 +41,19 @@ pub async fn tasks_with_leftovers_are_listed_until_swept(fixture: impl Fixture) 
     let reply = world.store.end(discarded.lease.reference(), completed()).await.expect("it ends");
     assert!(reply.discarded);
 
-    let all = [twice.task.id, adopted.task.id, discarded.task.id];
+    world.clock.advance(SECOND);
+    let (_, stopped) = world.running("stopped").await;
+    world.store.cancel(stopped.task.id).await.expect("it runs");
+    // Its files may have been on their way.
+    world.store.end(stopped.lease.reference(), Ending::Cancelled).await.expect("it ends");
+
+    let all = [twice.task.id, adopted.task.id, discarded.task.id, stopped.task.id];
     assert_eq!(unswept(&world).await, all, "oldest first");
     assert_eq!(world.store.unswept(1).await.expect("it lists").len(), 1);
     assert_eq!(world.store.unswept(1).await.expect("it lists")[0], world.task(all[0]).await);
     world.store.swept(&all[..2]).await.expect("they are gone");
     assert_eq!(unswept(&world).await, all[2..]);
-    world.store.swept(&[all[2], TaskId::new()]).await.expect("they are gone");
+    world.store.swept(&[all[2], all[3], TaskId::new()]).await.expect("they are gone");
     assert!(unswept(&world).await.is_empty());
 }
 

@@ -120,7 +120,7 @@ impl Save {
             gpu_ms: ended.gpu_ms,
         });
         self.events.push(ended.event);
-        if task.status.is_terminal() && (task.attempt > 1 || task.fence.0 > 1 || ended.discarded) {
+        if task.may_have_left_files() || (task.status.is_terminal() && ended.discarded) {
             self.sweeps.insert(task.id, now);
         }
         self.queued(task);
@@ -131,7 +131,7 @@ impl Save {
     pub(super) fn changed(&mut self, before: Status, task: &Task, event: Option<TaskEvent>, now: Timestamp) {
         self.count(&task.tenant, Some(before), Some(task.status));
         self.events.extend(event);
-        if before != task.status && task.status.is_terminal() && (task.attempt > 1 || task.fence.0 > 1) {
+        if before != task.status && task.may_have_left_files() {
             self.sweeps.insert(task.id, now);
         }
         self.queued(task);

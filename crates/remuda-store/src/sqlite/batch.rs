@@ -178,7 +178,7 @@ impl<'a> Batch<'a> {
     }
 
     fn note_sweep(&mut self, no: i64, task: &Task, discarded: bool) -> Outcome<()> {
-        if task.status.is_terminal() && (task.attempt > 1 || task.fence.0 > 1 || discarded) {
+        if task.may_have_left_files() || (task.status.is_terminal() && discarded) {
             let sql = "INSERT INTO sweep (no, task) VALUES (?, ?) ON CONFLICT DO NOTHING";
             self.db.prepare_cached(sql)?.execute((no, task.id.0.as_bytes()))?;
         }

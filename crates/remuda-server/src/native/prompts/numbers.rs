@@ -1,7 +1,7 @@
 //! The `number` that every prompt gets: a counter per tenant, as one ComfyUI has one.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remuda_core::{Dialect, Status, Tenant};
 use remuda_store::{OriginOrder, OriginQuery, Store};
@@ -21,28 +21,31 @@ impl Numbers {
     /// After a restart it goes on after the tenant's newest prompt, so that lists which clients sort by it stay in
     /// order. Several gateways may give the same number: nothing of ours depends on it.
     pub(super) async fn next(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<u64> {
-        if let Some(number) = self.take(tenant, None) {
-            return Ok(number);
-        }
-        let begin = newest(store, tenant).await?.map_or(0, |number| number + 1);
-        Ok(self.take(tenant, Some(begin)).unwrap_or(begin))
-    }
-
-    /// What the next number will be, if any was given yet.
-    pub(super) fn current(&self, tenant: &Tenant) -> u64 {
-        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        next.get(tenant).copied().unwrap_or(0)
-    }
-
-    fn take(&self, tenant: &Tenant, begin: Option<u64>) -> Option<u64> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = match (next.get_mut(tenant), begin) {
-            (Some(number), _) => number,
-            (None, Some(begin)) => next.entry(tenant.clone()).or_insert(begin),
-            (None, None) => return None,
-        };
+        self.begin(store, tenant).await?;
+        let mut next = self.next_numbers();
+        let number = next.entry(tenant.clone()).or_default();
         *number += 1;
-        Some(*number - 1)
+        Ok(*number - 1)
+    }
+
+    /// What the next number will be.
+    pub(super) async fn current(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<u64> {
+        self.begin(store, tenant).await?;
+        Ok(self.next_numbers().get(tenant).copied().unwrap_or_default())
+    }
+
+    /// Finds out where to go on, once.
+    async fn begin(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<()> {
+        if !self.next_numbers().contains_key(tenant) {
+            let begin = newest(store, tenant).await?.map_or(0, |number| number + 1);
+            // Another may have been faster, and given some already.
+            self.next_numbers().entry(tenant.clone()).or_insert(begin);
+        }
+        Ok(())
+    }
+
+    fn next_numbers(&self) -> MutexGuard<'_, HashMap<Tenant, u64>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -196,7 +196,9 @@ async fn number_and_priority(
     let priority = |value| Priority::new(value).unwrap_or(state.defaults.priority);
     Ok(match number {
         Some(number) if number < 0.0 => (number, priority(URGENT)),
-        Some(number) if number > state.numbers.current(tenant) as f64 => (number, priority(LATE)),
+        Some(number) if number > state.numbers.current(&*state.store, tenant).await? as f64 => {
+            (number, priority(LATE))
+        }
         Some(number) => (number, state.defaults.priority),
         None => {
             let next = state.numbers.next(&*state.store, tenant).await? as f64;

@@ -280,6 +280,9 @@ async fn numbers_are_echoed_and_ask_for_a_priority() {
     }
     // The counter goes on after a restart.
     let again = Gateway::on(gateway.ground.clone(), |_| {}).await;
+    let answer = post(&again, &json!({"prompt": chain(), "number": 2}), 200).await;
+    let task = again.task(answer["prompt_id"].as_str().unwrap()).await;
+    assert_eq!(task["priority"], 5, "it was given before");
     assert_eq!(post(&again, &json!({"prompt": chain()}), 200).await["number"], 4);
 }
 

@@ -47,6 +47,22 @@ async fn view(gateway: &Gateway, query: &str) -> Response {
 }
 
 #[tokio::test]
+async fn different_files_that_come_at_once_under_one_name_get_names_of_their_own() {
+    let gateway = Gateway::start().await;
+    let uploads = (0..8u8).map(async |n| {
+        let told = upload(&gateway, "same.png", &[n], &[]).await;
+        let name = told["name"].as_str().unwrap();
+        let query: String =
+            url::form_urlencoded::Serializer::new(String::new()).append_pair("filename", name).finish();
+        (n, query)
+    });
+    for (n, query) in futures_util::future::join_all(uploads).await {
+        let kept = view(&gateway, &format!("{query}&type=input")).await.bytes().await.unwrap();
+        assert_eq!(kept[..], [n], "{query}");
+    }
+}
+
+#[tokio::test]
 async fn names_of_uploads_are_given_as_recorded() {
     let gateway = Gateway::start().await;
     let told =

@@ -1,6 +1,8 @@
 //! `POST /upload/image` and `POST /upload/mask`: files that graphs read. They are kept here and put on whichever worker runs
 //! the graph.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -11,6 +13,7 @@ use remuda_core::{Sha256, Tenant};
 use remuda_runner::preflight::uploads::{kept_name, straight};
 use remuda_store::Asset;
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use super::form::{self, Content, Form, Keep};
 use super::mask::put_on;
@@ -96,8 +99,10 @@ async fn name_it(
     let subfolder = form.text("subfolder").unwrap_or_default();
     let Some(mut upload) = Named::new(subfolder, &form.image.filename, kind) else { return refused };
     let mut same = false;
+    // Until it is taken: each of two different files has its own name, and no graph gets the other one's.
+    let _turn = if overwrite { None } else { Some(turn(tenant).lock().await) };
     if !overwrite {
-        // Two uploads at the same moment may take the same name; then the later one has it.
+        // At two gateways in the same moment two may still take the same name; then the later one has it.
         while let Some(there) = state.store.asset_named(tenant, &upload.kept).await? {
             same = there.sha256 == content.sha256;
             if same {
@@ -122,6 +127,14 @@ async fn name_it(
         state.store.add_asset(asset).await?;
     }
     Ok(Json(json!({"name": upload.name, "subfolder": subfolder, "type": kind})).into_response())
+}
+
+/// Who looks for a free name for an upload of this tenant.
+fn turn(tenant: &Tenant) -> &'static Mutex<()> {
+    static TURNS: [Mutex<()>; 64] = [const { Mutex::const_new(()) }; 64];
+    let mut hasher = DefaultHasher::new();
+    tenant.hash(&mut hasher);
+    &TURNS[(hasher.finish() % TURNS.len() as u64) as usize]
 }
 
 /// A name for an upload.

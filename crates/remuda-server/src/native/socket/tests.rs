@@ -43,7 +43,7 @@ impl Teller {
     fn new(status: Status) -> Self {
         let task = task(status);
         let mut story = Story::new(task.id, NAME.to_owned());
-        story.listen(1, Some("inner".to_owned()));
+        story.listen(1, Some("0f0e0d0c-1111-4222-8333-444455556666".to_owned()));
         Self { story, task, told: Vec::new() }
     }
 
@@ -54,7 +54,7 @@ impl Teller {
     }
 
     fn picture(&mut self) -> &mut Self {
-        let label = br#"{"prompt_id": "inner", "image_type": "image/jpeg"}"#;
+        let label = br#"{"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "image_type": "image/jpeg"}"#;
         let length = u32::try_from(label.len()).unwrap().to_be_bytes();
         let bytes = [&length[..], label, b"JPEG"].concat().into();
         let what = FrameKind::Binary { event: 4, bytes };
@@ -79,7 +79,10 @@ impl Teller {
         });
         let told: Vec<Value> = told.collect();
         for word in &told {
-            assert!(!word.to_string().contains("inner"), "ComfyUI's name reached the client: {word}");
+            assert!(
+                !word.to_string().contains("0f0e0d0c-1111-4222-8333-444455556666"),
+                "ComfyUI's name reached the client: {word}"
+            );
         }
         told
     }
@@ -94,22 +97,26 @@ fn images(name: &str) -> Value {
 }
 
 fn state(node: &str, state: &str) -> Value {
-    json!({"prompt_id": "inner", "nodes": {node: {"value": 0.0, "state": state, "prompt_id": "inner"}}})
+    json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "nodes": {node: {"value": 0.0, "state": state, "prompt_id": "0f0e0d0c-1111-4222-8333-444455556666"}}})
 }
 
 fn executed(node: &str, output: Value) -> Value {
-    json!({"node": node, "display_node": node, "output": output, "prompt_id": "inner"})
+    json!({"node": node, "display_node": node, "output": output, "prompt_id": "0f0e0d0c-1111-4222-8333-444455556666"})
 }
 
 fn executing(node: &str) -> Value {
-    json!({"node": node, "display_node": node, "prompt_id": "inner"})
+    json!({"node": node, "display_node": node, "prompt_id": "0f0e0d0c-1111-4222-8333-444455556666"})
 }
 
 fn render(teller: &mut Teller, attempt: AttemptNo) {
-    let prompt = json!({"prompt_id": "inner", "timestamp": 7});
+    let prompt = json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "timestamp": 7});
     teller
         .say(attempt, "execution_start", prompt.clone())
-        .say(attempt, "execution_cached", json!({"nodes": [], "prompt_id": "inner", "timestamp": 8}))
+        .say(
+            attempt,
+            "execution_cached",
+            json!({"nodes": [], "prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "timestamp": 8}),
+        )
         .say(attempt, "progress_state", state("1", "running"))
         .say(attempt, "executing", executing("1"))
         .say(attempt, "progress_state", state("1", "finished"))
@@ -118,7 +125,11 @@ fn render(teller: &mut Teller, attempt: AttemptNo) {
         .say(attempt, "executed", executed("2", images("a.png")))
         .say(attempt, "progress_state", state("2", "finished"))
         .say(attempt, "execution_success", prompt)
-        .say(attempt, "executing", json!({"node": null, "prompt_id": "inner"}));
+        .say(
+            attempt,
+            "executing",
+            json!({"node": null, "prompt_id": "0f0e0d0c-1111-4222-8333-444455556666"}),
+        );
 }
 
 /// The order of a recording of ComfyUI 0.7.0, from the second `status` on.
@@ -158,10 +169,10 @@ fn a_picture_is_told_in_the_recorded_order_under_the_clients_name() {
 fn a_second_attempt_and_a_second_listener_look_like_a_slow_first_one() {
     let mut teller = Teller::new(Status::Completed);
     teller.task.result = Some(TaskResult { outputs: json!({"2": images("b.png")}), ..TaskResult::default() });
-    let begin = json!({"prompt_id": "inner", "timestamp": 1});
+    let begin = json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "timestamp": 1});
     teller.say(1, "execution_start", begin.clone()).say(1, "executed", executed("2", images("a.png")));
     teller.say(1, "executed", executed("1", json!({"text": ["x"]})));
-    teller.story.listen(1, Some("inner".to_owned()));
+    teller.story.listen(1, Some("0f0e0d0c-1111-4222-8333-444455556666".to_owned()));
     teller.say(1, "execution_start", begin).say(1, "executed", executed("1", json!({"text": ["x"]})));
     let first = teller.heard();
     assert_eq!(kinds(&first), ["status", "execution_start", "execution_cached", "executed"]);
@@ -203,7 +214,7 @@ fn files_that_nobody_can_read_are_not_told_of() {
         ..Failure::new(FailureClass::Execution, "node 2 (Second) raised ValueError: no")
     };
     teller.task.error = Some(failure);
-    teller.say(1, "execution_start", json!({"prompt_id": "inner"}));
+    teller.say(1, "execution_start", json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666"}));
     teller.say(1, "executing", executing("1")).say(1, "executed", executed("1", images("a.png")));
     teller.say(1, "executing", executing("2"));
     let told = teller.end();
@@ -224,9 +235,13 @@ fn comfyuis_own_words_of_the_same_error_are_used_and_a_blocked_branch_is_no_end(
     let mut teller = Teller::new(Status::Failed);
     teller.task.error =
         Some(Failure { node_id: Some("2".to_owned()), ..Failure::new(FailureClass::Execution, "x") });
-    teller.say(1, "execution_error", json!({"prompt_id": "inner", "exception_type": "ExecutionBlocked"}));
+    teller.say(
+        1,
+        "execution_error",
+        json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "exception_type": "ExecutionBlocked"}),
+    );
     assert!(!teller.story.is_over());
-    let words = json!({"prompt_id": "inner", "node_id": "2", "current_inputs": {"a": [1]}});
+    let words = json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "node_id": "2", "current_inputs": {"a": [1]}});
     teller.say(1, "execution_error", words);
     assert!(teller.story.is_over());
     let told = teller.end();
@@ -251,7 +266,7 @@ fn who_is_cancelled_is_interrupted_only_if_it_had_begun() {
 #[test]
 fn pictures_come_before_their_step_with_labels_and_after_it_without() {
     let mut teller = Teller::new(Status::Completed);
-    let step = |n: u32| json!({"value": n, "max": 3, "prompt_id": "inner", "node": "1"});
+    let step = |n: u32| json!({"value": n, "max": 3, "prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "node": "1"});
     teller.picture().say(1, "progress", step(1)).picture().picture().say(1, "own_kind", json!({"x": 1}));
     let expected = [
         "labelled picture",

@@ -3,7 +3,7 @@
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use remuda_core::{KeyRecord, Scope, Scopes, Tenant};
+use remuda_core::{KeyRecord, Scope, Scopes, Sha256, Tenant};
 
 use crate::error::ApiError;
 
@@ -13,16 +13,23 @@ pub(crate) struct Caller {
     /// Whose tasks it makes.
     pub(crate) tenant: Tenant,
     scopes: Scopes,
+    /// The key it showed; none before there are keys.
+    key: Option<Sha256>,
 }
 
 impl Caller {
     /// Anybody on this machine, before the first key exists.
     pub(crate) fn local() -> Self {
-        Self { tenant: Tenant::default_tenant(), scopes: Scope::ALL.into() }
+        Self { tenant: Tenant::default_tenant(), scopes: Scope::ALL.into(), key: None }
     }
 
     pub(crate) fn of_key(record: &KeyRecord) -> Self {
-        Self { tenant: record.tenant.clone(), scopes: record.scopes.clone() }
+        Self { tenant: record.tenant.clone(), scopes: record.scopes.clone(), key: Some(record.hash) }
+    }
+
+    /// The key it showed; none before there are keys.
+    pub(crate) fn key(&self) -> Option<&Sha256> {
+        self.key.as_ref()
     }
 
     pub(crate) fn is_admin(&self) -> bool {

@@ -22,6 +22,14 @@ impl Keys {
         self.by_hash.is_empty()
     }
 
+    /// Whether who came in with this key, or without one, would still be let in.
+    fn admit(&self, key: Option<&Sha256>) -> bool {
+        match key {
+            Some(hash) => self.by_hash.get(hash).is_some_and(|record| record.revoked_at.is_none()),
+            None => self.is_empty(),
+        }
+    }
+
     /// The record of a key that may be used.
     pub(crate) fn find(&self, presented: &ApiKey) -> Option<&KeyRecord> {
         let record = self.by_hash.get(&presented.hash())?;
@@ -68,6 +76,12 @@ impl KeyCache {
             (Err(error), Some(keys)) if error.is_temporary() => Ok(keys),
             (Err(error), _) => Err(error),
         }
+    }
+
+    /// Whether who came in with this key, or without one, would still be let in: for what stays open for long. While the
+    /// store is away nobody is sent out.
+    pub(crate) async fn still_admit(&self, key: Option<&Sha256>) -> bool {
+        self.current().await.map_or(true, |keys| keys.admit(key))
     }
 
     /// Reads them now: they were changed in this process.

@@ -26,7 +26,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
-use crate::access::ReadCaller;
+use crate::access::{Caller, ReadCaller};
 use crate::changes::Follow;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiQuery, TaskPath};
@@ -112,6 +112,7 @@ pub(crate) async fn events(
         follow,
         out,
         previews: what.preview,
+        caller,
     };
     state.tasks.spawn(async move {
         let _held_to_the_end = permit;
@@ -137,6 +138,7 @@ struct Streamer {
     follow: Follow,
     out: mpsc::Sender<Bytes>,
     previews: bool,
+    caller: Caller,
     /// When a sign of life is due, for proxies that end silent connections: a while after the last thing sent.
     heartbeat_at: Instant,
 }
@@ -226,6 +228,9 @@ impl Streamer {
                 () = self.follow.news() => return Ok(()),
                 () = tokio::time::sleep_until(poll) => return Ok(()),
                 () = tokio::time::sleep_until(self.heartbeat_at) => {
+                    if !self.state.keys.still_admit(self.caller.key()).await {
+                        return Err(Over);
+                    }
                     self.send(Bytes::from_static(b": still here\n\n")).await?;
                     return Ok(());
                 }

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use http::StatusCode;
-use remuda_core::Tenant;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -21,7 +20,7 @@ use super::client::Client;
 use super::desk::LONGEST_NAME;
 use super::mailbox::{Place, ReaderId};
 use super::words;
-use crate::access::ReadCaller;
+use crate::access::{Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::native::fleet::feature_flags;
 use crate::state::AppState;
@@ -50,6 +49,9 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The server stops.
 const GOING_AWAY: u16 = 1001;
+
+/// The key was revoked.
+const NOT_ALLOWED: u16 = 1008;
 
 /// Come back later.
 const TRY_AGAIN: u16 = 1013;
@@ -88,21 +90,22 @@ pub(super) async fn open(
         let _held_to_the_end = (permit, tracked);
         let streams = state.metrics.streams.clone();
         streams.inc();
-        serve(state, socket, caller.tenant, name).await;
+        serve(state, socket, caller, name).await;
         streams.dec();
     }))
 }
 
-async fn serve(state: AppState, socket: WebSocket, tenant: Tenant, name: String) {
+async fn serve(state: AppState, socket: WebSocket, caller: Caller, name: String) {
     let (out, incoming) = socket.split();
     let mut out = Out { out, state: state.clone() };
-    let Some((client, (reader, end))) = state.desk.visit(&state, &tenant, &name, Client::join) else {
+    let Some((client, (reader, end))) = state.desk.visit(&state, &caller.tenant, &name, Client::join) else {
         let code = if state.stop.is_cancelled() { GOING_AWAY } else { TRY_AGAIN };
         return out.farewell(code).await;
     };
     let mut connection = Connection {
         state: &state,
         client: &client,
+        caller: &caller,
         reader,
         incoming,
         labelled: false,
@@ -115,6 +118,7 @@ async fn serve(state: AppState, socket: WebSocket, tenant: Tenant, name: String)
     client.leave(reader, matches!(left, Left::Properly));
     match left {
         Left::Stopped => out.farewell(GOING_AWAY).await,
+        Left::Refused => out.farewell(NOT_ALLOWED).await,
         // What the peer's farewell is answered with goes out.
         Left::Properly => drop(tokio::time::timeout(FAREWELL, out.out.flush()).await),
         Left::Broken => {}
@@ -127,6 +131,8 @@ enum Left {
     Properly,
     Broken,
     Stopped,
+    /// Its key was revoked.
+    Refused,
 }
 
 struct Out {
@@ -167,6 +173,7 @@ impl Out {
 struct Connection<'a> {
     state: &'a AppState,
     client: &'a Client,
+    caller: &'a Caller,
     reader: ReaderId,
     incoming: SplitStream<WebSocket>,
     /// It understands pictures that say whose they are.
@@ -256,6 +263,9 @@ impl Connection<'_> {
     async fn ping(&mut self, out: &mut Out) -> Result<(), Left> {
         if self.heard_at.elapsed() >= PATIENCE {
             return Err(Left::Broken);
+        }
+        if !self.state.keys.still_admit(self.caller.key()).await {
+            return Err(Left::Refused);
         }
         let sent = self.client.sent(self.reader);
         self.ping_at = Instant::now() + PING;

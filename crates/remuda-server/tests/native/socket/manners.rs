@@ -84,3 +84,26 @@ async fn a_server_that_stops_says_so_and_does_not_wait_for_who_does_not_read() {
     assert_eq!(peer.next().await, Sent::Closed(Some(1001)));
     tokio::time::timeout(crate::rig::BOUND, &mut gateway.running).await.expect("it ends").unwrap();
 }
+
+#[tokio::test]
+async fn a_socket_ends_with_its_key() {
+    let gateway = Gateway::start().await;
+    let both = [Scope::Submit, Scope::Read];
+    let (mine, other) = (gateway.ground.key("one", &both).await, gateway.ground.key("one", &both).await);
+    let mut peer = Peer::open(&gateway, &format!("/ws?clientId=a&token={mine}")).await;
+    assert_eq!(remaining(&peer.text().await), Some(0));
+    let hash = remuda_core::ApiKey::presented(mine).hash();
+    let keys = gateway.store().keys().await.unwrap();
+    let record = keys.into_iter().find(|record| record.hash == hash).expect("it was made");
+    gateway.store().revoke_key(record.id).await.unwrap();
+    // Something to tell, so that it is asked soon whether that arrived.
+    let body = format!("{{\"prompt\": {}, \"client_id\": \"a\"}}", crate::support::GRAPH);
+    let request = gateway.post("/prompt").bearer_auth(&other).body(body);
+    assert_eq!(request.send().await.unwrap().status(), 200);
+    loop {
+        match peer.next().await {
+            Sent::Closed(code) => break assert_eq!(code, Some(1008)),
+            Sent::Text(_) | Sent::Binary(_) => {}
+        }
+    }
+}

@@ -25,16 +25,30 @@ pub(crate) async fn for_end(
         if task.status.is_terminal() || left.is_zero() || state.stop.is_cancelled() {
             return Ok(task);
         }
-        tokio::select! {
-            () = follow.changed(POLL.min(left)) => {}
-            () = state.stop.cancelled() => {}
+        task = for_news(state, task, &mut follow, left).await?;
+    }
+}
+
+/// Waits until there may be news of the task, but not for long; the task as it is then.
+pub(crate) async fn for_news(
+    state: &AppState,
+    task: Task,
+    follow: &mut Follow,
+    at_most: Duration,
+) -> ApiResult<Task> {
+    let pause = POLL.min(at_most);
+    tokio::select! {
+        () = follow.changed(pause) => {}
+        () = state.stop.cancelled() => {}
+    }
+    match state.store.task(task.id).await {
+        Ok(Some(now)) => Ok(now),
+        Ok(None) => Err(ApiError::no_task(task.id)),
+        // The task is safe, and the caller waits for an answer that will come.
+        Err(error) if error.is_temporary() => {
+            tokio::time::sleep(pause).await;
+            Ok(task)
         }
-        match state.store.task(task.id).await {
-            Ok(Some(now)) => task = now,
-            Ok(None) => return Err(ApiError::no_task(task.id)),
-            // The task is safe, and the caller waits for an answer that will come.
-            Err(error) if error.is_temporary() => tokio::time::sleep(POLL.min(left)).await,
-            Err(error) => return Err(error.into()),
-        }
+        Err(error) => Err(error.into()),
     }
 }

@@ -16,7 +16,7 @@ use remuda_store::Asset;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::download::{Sendable, send};
+use super::download::send;
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery};
@@ -182,14 +182,7 @@ pub(crate) async fn asset(
     let sha256: Sha256 = sha256.strip_prefix("asset:").unwrap_or(&sha256).parse()?;
     let asset = state.store.asset(&caller.tenant, sha256).await?;
     let asset = asset.ok_or_else(|| ApiError::not_found("asset", &sha256.to_string()))?;
-    let file = Sendable {
-        key: asset.key,
-        filename: asset.filename,
-        mime: asset.mime,
-        size: asset.size,
-        sha256: asset.sha256,
-    };
-    send(&state, &method, &headers, file).await
+    send(&state, &method, &headers, asset.into()).await
 }
 
 /// A stream whose pieces may take only so long.

@@ -7,8 +7,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use remuda_core::Sha256;
+use remuda_core::{OutputFile, Sha256};
 use remuda_files::FileKey;
+use remuda_store::Asset;
 
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
@@ -45,6 +46,30 @@ pub(crate) struct Sendable {
     pub(crate) mime: String,
     pub(crate) size: i64,
     pub(crate) sha256: Sha256,
+}
+
+impl From<&OutputFile> for Sendable {
+    fn from(file: &OutputFile) -> Self {
+        Self {
+            key: file.key.clone(),
+            filename: file.filename.clone(),
+            mime: file.mime.clone(),
+            size: file.size,
+            sha256: file.sha256,
+        }
+    }
+}
+
+impl From<Asset> for Sendable {
+    fn from(asset: Asset) -> Self {
+        Self {
+            key: asset.key,
+            filename: asset.filename,
+            mime: asset.mime,
+            size: asset.size,
+            sha256: asset.sha256,
+        }
+    }
 }
 
 pub(crate) async fn send(

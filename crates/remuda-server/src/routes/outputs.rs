@@ -50,12 +50,5 @@ pub(crate) async fn output(
             format!("the task is {} and has {count} output files; there is no number {n}", task.status);
         return Err(ApiError::new(http::StatusCode::NOT_FOUND, "no_such_output", error).task(id));
     };
-    let file = Sendable {
-        key: file.key,
-        filename: file.filename,
-        mime: file.mime,
-        size: file.size,
-        sha256: file.sha256,
-    };
-    send(&state, &method, &headers, file).await
+    send(&state, &method, &headers, Sendable::from(&file)).await
 }

@@ -204,13 +204,7 @@ fn view_url(base: Option<&Url>, filename: &str, subfolder: &str, file_type: &str
 
 /// The bytes of one file, as they are.
 async fn one_file(state: &AppState, file: &OutputFile) -> ApiResult<Response> {
-    let file = Sendable {
-        key: file.key.clone(),
-        filename: file.filename.clone(),
-        mime: file.mime.clone(),
-        size: file.size,
-        sha256: file.sha256,
-    };
+    let file = Sendable::from(file);
     // Ranges and conditions are for asking again; this file was just made.
     let mut response = send(state, &Method::POST, &HeaderMap::new(), file).await.map_err(gone)?;
     response.headers_mut().remove(header::ACCEPT_RANGES);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::changes::Follow;
 use crate::error::ApiError;
 use crate::state::AppState;
-use crate::waiting::POLL;
+use crate::waiting::for_news;
 
 /// After a cancellation so long its runner is waited for, so that the answer can say that it really stopped.
 const CONFIRMATION: Duration = Duration::from_secs(3);
@@ -62,17 +62,7 @@ pub(super) async fn for_end(
                 alone = None;
             }
         }
-        tokio::select! {
-            () = follow.changed(POLL.min(left)) => {}
-            () = state.stop.cancelled() => {}
-        }
-        match state.store.task(task.id).await {
-            Ok(Some(now)) => task = now,
-            Ok(None) => return Err(ApiError::no_task(task.id)),
-            // The prompt is safe, and its end will be told.
-            Err(error) if error.is_temporary() => tokio::time::sleep(POLL.min(left)).await,
-            Err(error) => return Err(error.into()),
-        }
+        task = for_news(state, task, follow, left).await?;
     }
 }
 

@@ -83,24 +83,12 @@ pub(super) async fn kept(state: &AppState, tenant: &Tenant, named: &Named) -> Ap
         && let Some(result) = task.result
         && let Some(file) = names::find_file(id, &result, &named.filename, &named.subfolder, named.kind)
     {
-        let file = Sendable {
-            key: file.key.clone(),
-            filename: file.filename.clone(),
-            mime: file.mime.clone(),
-            size: file.size,
-            sha256: file.sha256,
-        };
+        let file = Sendable::from(file);
         return Ok(Some(Kept { file, for_ever: true }));
     }
     let asset = state.store.asset_named(tenant, &kept_name(&named.path(), named.kind)).await?;
     Ok(asset.map(|asset| Kept {
-        file: Sendable {
-            key: asset.key,
-            filename: named.filename.clone(),
-            mime: asset.mime,
-            size: asset.size,
-            sha256: asset.sha256,
-        },
+        file: Sendable { filename: named.filename.clone(), ..asset.into() },
         for_ever: false,
     }))
 }

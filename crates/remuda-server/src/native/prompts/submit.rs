@@ -95,9 +95,6 @@ pub(crate) async fn submit(
     let (external_id, idempotency) = match prompt.id {
         Some((id, request)) => {
             let known = Idempotency { key: names::idempotency_key(&id), request };
-            if let Some(before) = taken_in_before(state, tenant, &id, &known).await? {
-                return Ok(before);
-            }
             (Some(id), Some(known))
         }
         None => (None, None),
@@ -110,7 +107,16 @@ pub(crate) async fn submit(
         targets: prompt.targets.clone(),
         strict: true,
     };
-    let cleared = state.preflight.check(question).await?;
+    let cleared = match state.preflight.check(question).await {
+        Ok(cleared) => cleared,
+        // What was taken in before was checked then, and what has changed since does not unmake it.
+        Err(refused) => {
+            let known = external_id.as_deref().zip(idempotency.as_ref());
+            let Some((id, known)) = known else { return Err(refused.into()) };
+            let before = taken_in_before(state, tenant, id, known).await?;
+            return before.ok_or_else(|| refused.into());
+        }
+    };
     let (number, priority) = number_and_priority(state, tenant, prompt.number, prompt.front).await?;
     let extra = PromptExtra {
         extra_data: prompt.extra_data,
@@ -152,11 +158,13 @@ pub(crate) async fn submit(
             state.desk.submitted(state, &task);
             Ok(Accepted { task, before: false, number, node_errors: cleared.node_errors })
         }
-        Submitted::Before(task) => again(state, task).await,
+        Submitted::Before(task) if task.origin.is_some() => again(state, task).await,
+        // The key was one of the task API.
+        Submitted::Before(_) => Err(in_use()),
     }
 }
 
-/// The prompt that the same request made before: it was checked then.
+/// The prompt that the same request made before.
 async fn taken_in_before(
     state: &AppState,
     tenant: &Tenant,

@@ -74,6 +74,8 @@ struct Narrator {
     again: HashSet<TaskId>,
     /// The number of prompts that have not ended is to be told.
     changed: bool,
+    /// That number, as it was when prompts were last looked at.
+    counted: Option<i64>,
     look_at: Instant,
 }
 
@@ -88,6 +90,7 @@ pub(super) async fn run(state: AppState, client: Arc<Client>) {
         told: HashMap::new(),
         again: HashSet::new(),
         changed: false,
+        counted: None,
         look_at: Instant::now(),
     };
     loop {
@@ -132,6 +135,7 @@ impl Narrator {
 
     /// Everything that there is to do, a bounded amount at a time.
     async fn turn(&mut self) {
+        self.counted = None;
         for prompt in self.client.take_fresh() {
             self.know(prompt);
         }
@@ -176,7 +180,10 @@ impl Narrator {
     }
 
     async fn look_at_task(&mut self, id: TaskId) {
-        match self.state.store.task(id).await {
+        // Both at once: when the prompt has ended, the number is what its client waits for.
+        let (found, counted) = tokio::join!(self.state.store.task(id), self.client.unfinished(&self.state));
+        self.counted = counted.ok();
+        match found {
             Ok(Some(task)) => self.see(task).await,
             Ok(None) => {
                 self.forget(id);
@@ -298,7 +305,12 @@ impl Narrator {
         ends.sort_by_key(|(at, _)| *at);
         let node = self.told.values().find_map(|told| told.story.node.clone());
         self.client.set_node(node);
-        let remaining = self.remaining().await;
+        // The prompt may have ended between the two looks; then the number is too large.
+        let certain = self.counted.take().filter(|counted| *counted == 0 || !self.prompts.is_empty());
+        let remaining = match certain {
+            Some(counted) => counted,
+            None => self.remaining().await,
+        };
         self.client.set_remaining(remaining);
         self.client.stir();
         for (_, words) in ends {
@@ -356,13 +368,13 @@ impl Narrator {
             }
         }
         let known = i64::try_from(self.prompts.len()).unwrap_or(i64::MAX);
-        match self.client.unfinished(&self.state).await {
-            Ok(remaining) if remaining != known => {
+        if let Ok(remaining) = self.client.unfinished(&self.state).await {
+            self.changed |= remaining != self.client.remaining();
+            if remaining != known {
                 self.list(&[Status::Pending, Status::Running]).await;
-                self.changed |= remaining != self.client.remaining();
+            } else if known > 0 {
+                self.list(&[Status::Running]).await;
             }
-            Ok(_) if known > 0 => self.list(&[Status::Running]).await,
-            Ok(_) | Err(_) => {}
         }
         // Others of the tenant have news, and pages look at all of its prompts when they are told anything.
         if self.client.has_socket() && self.client.others_stirred() {

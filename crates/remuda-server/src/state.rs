@@ -115,6 +115,12 @@ impl Shared {
         self.installation.get_or_try_init(|| self.store.installation()).await
     }
 
+    /// Whether this is the gateway that a lease names, or it names none.
+    pub(crate) fn is_here(&self, gateway: Option<&str>) -> bool {
+        let here = self.advertise.as_ref().map(|here| here.as_str().trim_end_matches('/'));
+        gateway.is_none_or(|gateway| Some(gateway.trim_end_matches('/')) == here)
+    }
+
     /// A task that the caller may see. Another tenant's is not there.
     pub(crate) async fn task(&self, caller: &Caller, id: TaskId) -> ApiResult<Task> {
         match self.store.task(id).await? {

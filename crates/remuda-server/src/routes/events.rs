@@ -199,13 +199,9 @@ impl Streamer {
             Ok(Some(lease)) => lease,
             Ok(None) | Err(_) => return Ok(None),
         };
-        let here = self.state.advertise.as_ref().map(url::Url::as_str);
-        let same = |gateway: &str| {
-            here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
-        };
         match lease.gateway {
             // Frames of a task whose gateway is gone stay at the one that got them.
-            Some(gateway) if !same(&gateway) && !self.state.hub.has(self.id) => {
+            Some(gateway) if !self.state.is_here(Some(&gateway)) && !self.state.hub.has(self.id) => {
                 Ok(Some(self.state.relays.follow(&self.state, self.id, &gateway)))
             }
             _ => {

@@ -144,7 +144,11 @@ impl SyncError {
             Ok(error) => error.into(),
             Err(NativeError { kind, message, details, .. }) => {
                 let status = StatusCode::UNPROCESSABLE_ENTITY;
-                Self::new(status, kind, "Validation failed", format!("{message}: {details}"))
+                let detail = match kind == "no_prompt" {
+                    true => format!("{message}: the body is {{\"prompt\": the workflow in API format}}"),
+                    false => format!("{message}: {details}"),
+                };
+                Self::new(status, kind, "Validation failed", detail)
             }
         }
     }

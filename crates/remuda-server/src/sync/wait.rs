@@ -48,7 +48,11 @@ pub(super) async fn for_end(
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(Waited::TimeOver(task));
+            // Why it was not done: there is nobody who could.
+            let alone = patience.is_some()
+                && task.status == Status::Pending
+                && matches!(state.lookout.has_hope(&*state.store).await, Ok(false));
+            return Ok(if alone { Waited::NobodyThere(task) } else { Waited::TimeOver(task) });
         }
         if let Some(patience) = patience {
             let patience = if task.losses > 0 { patience * RESTART } else { patience };

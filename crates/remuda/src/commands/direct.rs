@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use comfyui::{Client, Event, FileRef, PromptRequest, Session, SessionOptions, Upload};
 use serde_json::json;
 
+use super::follow;
 use super::workflow_file::WorkflowArgs;
 use crate::ui::{self, TaskBar};
 
@@ -63,11 +64,7 @@ pub(super) async fn render(
         .with_context(|| format!("cannot make the folder {}", out.display()))?;
     let mut files: Vec<PathBuf> = Vec::new();
     for output in success.outputs.files() {
-        let name = Path::new(&output.filename).file_name().unwrap_or("output".as_ref()).to_owned();
-        let mut path = out.join(&name);
-        if files.contains(&path) {
-            path = out.join(format!("{}-{}", output.node_id, name.to_string_lossy()));
-        }
+        let path = follow::free_path(out, &output.filename);
         let mut file = tokio::fs::File::create(&path)
             .await
             .with_context(|| format!("cannot write {}", path.display()))?;

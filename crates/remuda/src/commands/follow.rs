@@ -1,6 +1,5 @@
 //! A task's way to its end, as a bar; then its files.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -91,19 +90,25 @@ fn show_state(bar: &TaskBar, data: &Value) {
     }
 }
 
-/// Downloads every output. Names that meet get a number; a name of the server never leaves the folder.
+/// Where a file can go without taking the place of another: a name that is taken gets a number. A name of the server never
+/// leaves the folder.
+pub(super) fn free_path(folder: &Path, name: &str) -> PathBuf {
+    let name = Path::new(Path::new(name).file_name().unwrap_or("output".as_ref()));
+    let stem = name.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = name.extension().map_or(String::new(), |ending| format!(".{}", ending.to_string_lossy()));
+    let numbered = (1..).map(|n| folder.join(format!("{stem} ({n}){ending}")));
+    let mut paths = std::iter::once(folder.join(name)).chain(numbered);
+    paths.find(|path| !path.exists()).unwrap_or_else(|| folder.join(name))
+}
+
+/// Downloads every output.
 async fn fetch(api: &Api, task: &TaskView, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
     tokio::fs::create_dir_all(out)
         .await
         .with_context(|| format!("cannot make the folder {}", out.display()))?;
-    let mut taken = HashSet::new();
     let mut files = Vec::new();
     for output in task.outputs() {
-        let name = Path::new(&output.filename).file_name().unwrap_or("output".as_ref()).to_owned();
-        let mut path = out.join(&name);
-        if !taken.insert(name.clone()) {
-            path = out.join(format!("{}-{}", output.n, name.to_string_lossy()));
-        }
+        let path = free_path(out, &output.filename);
         api.download(&output.url, &path).await?;
         files.push(path);
     }

@@ -1,5 +1,7 @@
 //! `/queue`, and `GET /prompt`: what waits and what runs.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -7,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::StatusCode;
-use remuda_core::{Dialect, Status, Task, TaskInput, Timestamp};
+use remuda_core::{Dialect, Phase, Status, Task, TaskInput, Timestamp};
 use remuda_store::{Hide, OriginOrder};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,6 +20,7 @@ use super::request::is_true;
 use super::{NativeError, find};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
 use crate::state::AppState;
+use crate::waiting::for_end;
 
 /// So many of those that wait are listed. `GET /prompt` counts all of them.
 const MOST_PENDING: u32 = 1000;
@@ -27,6 +30,9 @@ const MOST_RUNNING: u32 = 1000;
 
 /// So many are cancelled at once.
 const AT_ONCE: usize = 64;
+
+/// So long it may take a worker to let go of a prompt that waits there.
+const LET_GO: Duration = Duration::from_secs(5);
 
 /// So many are looked at together when the queue is cleared.
 const PAGE: u32 = 512;
@@ -56,9 +62,11 @@ pub(super) async fn show(
     let running =
         state.store.list_origin(&of(&caller.tenant, &[Status::Running], order, MOST_RUNNING)).await?;
     let started: std::collections::HashSet<_> = running.tasks.iter().map(|task| task.id).collect();
-    let pending = pending.tasks.into_iter().filter(|task| !started.contains(&task.id)).collect();
+    let pending = pending.tasks.into_iter().filter(|task| !started.contains(&task.id));
+    let (running, behind) = apart(&state, running.tasks).await?;
+    let pending: Vec<Task> = behind.into_iter().chain(pending).collect();
     let pieces = fixed("{\"queue_running\":[")
-        .chain(separated(written(state.clone(), running.tasks, item)))
+        .chain(separated(written(state.clone(), running, item)))
         .chain(fixed("],\"queue_pending\":["))
         .chain(separated(written(state.clone(), pending, item)))
         .chain(fixed("]}"))
@@ -66,6 +74,31 @@ pub(super) async fn show(
             let _ = &permit;
         });
     Ok(streamed(pieces))
+}
+
+/// Tasks that ComfyUI works on, and those that a worker has and that wait there behind another.
+async fn apart(state: &AppState, tasks: Vec<Task>) -> Result<(Vec<Task>, Vec<Task>), NativeError> {
+    let looks = stream::iter(tasks).map(|task| async move {
+        let waits = waits_at_its_worker(state, &task).await?;
+        Ok::<_, NativeError>((task, waits))
+    });
+    let (mut running, mut behind) = (Vec::new(), Vec::new());
+    let mut looks = looks.buffered(AT_ONCE);
+    while let Some(looked) = looks.next().await {
+        let (task, waits) = looked?;
+        if waits { behind.push(task) } else { running.push(task) }
+    }
+    Ok((running, behind))
+}
+
+/// Whether a running task is only in the queue of its worker, for its client no different from one that waits here. How far
+/// it is comes to the store with a beat, and to this process at once; of tasks at other gateways it is not known.
+async fn waits_at_its_worker(state: &AppState, task: &Task) -> Result<bool, NativeError> {
+    let Some(lease) = state.store.lease(task.id).await? else { return Ok(false) };
+    let here = state.is_here(lease.gateway.as_deref());
+    let sent = matches!(lease.phase, Phase::Placing | Phase::Ahead | Phase::Submitted);
+    let begun = lease.rendering_since.is_some() || state.hub.has_messages(task.id, lease.attempt);
+    Ok(here && sent && !begun)
 }
 
 fn item(task: &Task, input: TaskInput) -> Option<serde_json::Result<String>> {
@@ -113,7 +146,13 @@ pub(super) async fn remove(
     }
     let mut waiting = Vec::new();
     for id in removal.ids() {
-        waiting.extend(find(&state, &caller.tenant, id).await?.filter(|task| task.status == Status::Pending));
+        let Some(task) = find(&state, &caller.tenant, id).await? else { continue };
+        let waits = match task.status {
+            Status::Pending => true,
+            Status::Running => waits_at_its_worker(&state, &task).await?,
+            Status::Completed | Status::Failed | Status::Cancelled => false,
+        };
+        waiting.extend(waits.then_some(task));
     }
     withdraw(&state, &caller, waiting).await?;
     Ok(StatusCode::OK)
@@ -128,24 +167,39 @@ async fn clear(state: &AppState, caller: &Caller) -> Result<(), NativeError> {
         // What came in since is not meant.
         let meant: Vec<Task> = page.into_iter().filter(|task| task.created_at <= now).collect();
         if meant.is_empty() {
-            return Ok(());
+            break;
         }
         withdraw(state, caller, meant).await?;
     }
+    // Last: what waits at a worker makes room there for what waits here.
+    let query = of(&caller.tenant, &[Status::Running], OriginOrder::OldestFirst, MOST_RUNNING);
+    let tasks = state.store.list_origin(&query).await?.tasks;
+    let meant = tasks.into_iter().filter(|task| task.created_at <= now).collect();
+    let (_, behind) = apart(state, meant).await?;
+    withdraw(state, caller, behind).await
 }
 
 /// Cancels tasks that wait, and takes them out of the lists: such a prompt leaves no trace.
 async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result<(), NativeError> {
     let cancelled = stream::iter(tasks).map(|task| async move { state.store.cancel(task.id).await });
     let mut cancelled = cancelled.buffer_unordered(AT_ONCE);
-    let mut gone = Vec::new();
+    let (mut gone, mut going) = (Vec::new(), Vec::new());
     while let Some(answer) = cancelled.next().await {
         match answer {
             Ok(task) if task.status == Status::Cancelled => gone.push(task.id),
-            // It began, or ended, just before.
-            Ok(_) | Err(remuda_store::Error::Finished(_) | remuda_store::Error::NotFound { .. }) => {}
+            // A worker has it, and must let it go first.
+            Ok(task) => going.push(task),
+            // It ended just before.
+            Err(remuda_store::Error::Finished(_) | remuda_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+    let ended = going.into_iter().map(|task| async move {
+        let follow = state.changes.follow(task.id);
+        for_end(state, task, follow, LET_GO).await
+    });
+    for task in futures_util::future::try_join_all(ended).await? {
+        gone.extend((task.status == Status::Cancelled).then_some(task.id));
     }
     if !gone.is_empty() {
         state.store.hide(&caller.tenant, Dialect::Comfyui, &Hide::Tasks(gone)).await?;

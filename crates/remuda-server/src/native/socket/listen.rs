@@ -34,13 +34,9 @@ impl Listener {
     ) -> remuda_store::Result<Option<Found>> {
         let Some(lease) = state.store.lease(task).await? else { return Ok(None) };
         let attempt = lease.attempt;
-        let here = state.advertise.as_ref().map(url::Url::as_str);
-        let same = |gateway: &str| {
-            here.is_some_and(|here| here.trim_end_matches('/') == gateway.trim_end_matches('/'))
-        };
         let (listener, here) = match &lease.gateway {
             // Frames of a task whose gateway is gone stay at the one that got them.
-            Some(gateway) if !same(gateway) && !state.hub.has_messages(task, attempt) => {
+            Some(gateway) if !state.is_here(Some(gateway)) && !state.hub.has_messages(task, attempt) => {
                 (Self::of(state.relays.follow_messages(state, task, attempt, gateway)), false)
             }
             _ => (early, true),

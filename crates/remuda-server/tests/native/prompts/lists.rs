@@ -66,6 +66,7 @@ async fn the_queue_shows_what_runs_and_what_waits_and_gives_up_what_waits() {
     gateway.submit().await;
     let worker = gateway.worker().await;
     let claim = worker.claim().await;
+    worker.render(&claim, 0.1).await;
     assert_eq!(claim.task.id.to_string(), prompts[0]);
 
     let text = gateway.get("/queue").send().await.unwrap().text().await.unwrap();
@@ -263,7 +264,8 @@ async fn another_tenant_sees_and_touches_nothing() {
     let done = prompt(json!({"prompt": graph(1), "prompt_id": "mine"})).await;
     complete(&worker).await;
     let running = prompt(json!({"prompt": graph(2)})).await;
-    worker.claim().await;
+    let claim = worker.claim().await;
+    worker.render(&claim, 0.1).await;
     let waiting = prompt(json!({"prompt": graph(3)})).await;
     let as_other = |path: &str| gateway.get(path).bearer_auth(&key).send();
     let tell_as_other =

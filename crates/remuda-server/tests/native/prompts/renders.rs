@@ -175,6 +175,43 @@ async fn an_interrupt_hits_the_prompt_it_names_and_a_bare_one_the_oldest() {
     ranch.stop().await;
 }
 
+/// A prompt that waits behind another at its worker has not begun: for its client it waits like the rest.
+#[tokio::test]
+async fn what_waits_at_a_worker_can_be_taken_out() {
+    let ranch = Ranch::start(1).await;
+    let first = ranch.prompt(&long(4.0)).await;
+    running(&ranch, &[&first]).await;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(ranch.prompt(&picture()).await);
+    }
+    wait::until("one to be sent ahead", BOUND, async || {
+        let task = ranch.task(&others[0]).await;
+        (task.status == remuda_core::Status::Running).then_some(()).ok_or(format!("{task:?}"))
+    })
+    .await
+    .unwrap();
+    let queue = ranch.get("/queue").await;
+    let ids = |list: &str| -> Vec<String> {
+        let items = queue[list].as_array().unwrap().iter();
+        items.map(|item| item[1].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((ids("queue_running"), ids("queue_pending")), (vec![first.clone()], others.clone()));
+    let post = async |body: Value| {
+        let answer = ranch.gateway.post("/queue").body(body.to_string()).send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+    };
+    post(json!({"delete": [others[0]]})).await;
+    assert_eq!(ranch.task(&others[0]).await.status, remuda_core::Status::Cancelled);
+    post(json!({"clear": true})).await;
+    assert_eq!(ranch.get("/prompt").await["exec_info"]["queue_remaining"], 1, "what runs stays");
+    assert_eq!(ranch.entry(&first).await["status"]["status_str"], "success");
+    let history = ranch.get("/history").await;
+    assert_eq!(history.as_object().unwrap().keys().collect::<Vec<_>>(), [&first], "the others left no trace");
+    assert_eq!(ranch.sims[0].stats().executions_total, 1);
+    ranch.stop().await;
+}
+
 /// Waits until exactly these run.
 async fn running(ranch: &Ranch, ids: &[&str]) {
     let waited = wait::until(format!("{ids:?} to run"), BOUND, async || {

@@ -13,6 +13,7 @@ use remuda_core::{
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
 
 mod gateway;
+pub mod journal;
 mod queue;
 
 pub use gateway::GatewaySource;
@@ -102,6 +103,28 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     /// Removes all files of an attempt: its result is not used.
     async fn discard(&self, lease: LeaseRef, attempt: AttemptNo) -> Result<()>;
 
+    /// What is different about the tasks of this source.
+    fn manners(&self) -> Manners {
+        Manners::default()
+    }
+
     /// Passes a live frame on. Best effort: never waits, and may drop it.
     fn frame(&self, frame: Frame);
+}
+
+/// How the tasks of a source are treated at ComfyUI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Manners {
+    /// File name prefixes are put into a folder of the task. Not where the paths of outputs are somebody's contract.
+    pub own_folder: bool,
+    /// Outputs are fetched and delivered. Otherwise they are only named: keys are empty, sizes and hashes nothing.
+    pub collect: bool,
+    /// The history entry is deleted after the report. Not where a later delivery of the same work looks for it.
+    pub forget: bool,
+}
+
+impl Default for Manners {
+    fn default() -> Self {
+        Self { own_folder: true, collect: true, forget: true }
+    }
 }

@@ -1,0 +1,1 @@
+//! A test double of a LittleHorse server, for tests and measurements only.

@@ -1,0 +1,22 @@
+//! A task-worker SDK for LittleHorse.
+
+pub mod client;
+pub mod config;
+pub mod delivery;
+pub mod error;
+pub mod intake;
+pub mod proto;
+pub mod report;
+pub mod task_def;
+pub mod value;
+pub mod worker;
+
+pub use client::{Client, Host};
+pub use config::Config;
+pub use delivery::{Delivery, Input, TaskKey};
+pub use error::{Error, Result};
+pub use intake::{Health, Intake, IntakeOptions};
+pub use report::{Ending, Heard, Report};
+pub use task_def::{NewTaskDef, Registered, Type};
+pub use value::Value;
+pub use worker::{TaskContext, TaskError, Worker};

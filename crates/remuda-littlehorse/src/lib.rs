@@ -1,0 +1,1 @@
+//! LittleHorse as a source of tasks.

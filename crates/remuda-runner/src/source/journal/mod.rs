@@ -1,0 +1,133 @@
+//! Work of other people's queues: LittleHorse, a table, a job queue elsewhere.
+//!
+//! Such an [`Employer`] hands out jobs and wants to hear how they ended; it knows nothing of workers, leases and prompts.
+//! [`JournalSource`] stands between: towards the runners it is a [`Source`](super::Source), towards the employer a
+//! worker with a number of slots, and in between a small journal in the data directory keeps what a killed process must
+//! know to find its renders, and its unsent reports, again.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use remuda_core::transition::Ending;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::Result;
+use crate::frames::Frame;
+
+/// Who gives work to this process and hears how it ended.
+#[async_trait]
+pub trait Employer: fmt::Debug + Send + Sync + 'static {
+    /// Which one: server, tenant, queue. What the journal has from another one is left alone.
+    fn name(&self) -> String;
+
+    /// Waits for the next job. A call that is dropped has taken nothing.
+    async fn next(&self) -> Result<Job>;
+
+    /// Says how a job ended, once. [`super::SourceError::Unavailable`]: it is kept and said again, also after a restart.
+    async fn report(&self, job: &Job, ending: &JobEnding) -> Result<Reported>;
+
+    /// Watches over a job under way, and returns when the employer does not want it from this process any more.
+    async fn watch(&self, job: &Job) -> Over;
+
+    /// Live progress of a job. Never waits.
+    fn frame(&self, job: &Job, frame: &Frame);
+}
+
+/// A piece of work.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Job {
+    /// The same for every delivery of the same work.
+    pub key: String,
+    /// Which delivery, by the employer's count.
+    pub attempt: i32,
+    /// The id under which ComfyUI gets it.
+    pub prompt_id: Uuid,
+    /// The id under which it gets it when a prompt of the first one ended badly before.
+    pub second_prompt_id: Uuid,
+    /// The graph, as it came.
+    pub workflow: Box<RawValue>,
+    /// It may have been begun before, here or elsewhere: look for it before it is sent.
+    pub again: bool,
+    /// Ends a render that takes longer, if set.
+    pub timeout_s: Option<u32>,
+    /// What the employer wants to see again with the report: survives a restart.
+    pub cookie: serde_json::Value,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum JobEnding {
+    /// As its runner says.
+    Ended(Ending),
+    /// It was stopped, or never begun, because of this; `retry`: it may be tried again elsewhere.
+    CalledOff {
+        /// For people.
+        reason: String,
+        /// Whether another try makes sense.
+        retry: bool,
+    },
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reported {
+    /// The employer has it.
+    Heard,
+    /// The employer does not want it any more.
+    TooLate,
+}
+
+/// Why a job under way is not wanted any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Over {
+    /// Nobody wants it: its prompt is cancelled.
+    Unwanted(String),
+    /// This delivery has timed out, and another one will come: the render goes on for that one, and does not count
+    /// against the slots.
+    Superseded,
+    /// Somebody else has it by now: it is let go of, and nothing is touched at ComfyUI.
+    Elsewhere,
+}
+
+/// How a journal source works.
+#[derive(Debug)]
+pub struct JournalOptions {
+    /// Where the journal is kept; made when it is not there. One process at a time.
+    pub folder: std::path::PathBuf,
+    /// The process.
+    pub owner: remuda_core::OwnerId,
+    /// How many jobs may be under way at once, over all workers.
+    pub slots: usize,
+    /// All workers, to look for a job that may have been begun before.
+    pub workers: Vec<(remuda_core::WorkerId, comfyui::Client)>,
+    /// Where outputs are delivered to; without it they stay at ComfyUI and are only named.
+    pub sink: Option<remuda_files::Files>,
+}
+
+/// A source that works for an [`Employer`].
+#[derive(Debug)]
+pub struct JournalSource {}
+
+impl JournalSource {
+    /// Opens the journal, and takes up the reports that were not sent.
+    pub async fn open(_employer: std::sync::Arc<dyn Employer>, _options: JournalOptions) -> Result<Self> {
+        todo!()
+    }
+
+    /// Stops everything under way, because of this; the employer may try it again.
+    pub fn call_off(&self, _reason: &str) {
+        todo!()
+    }
+
+    /// How many jobs are under way, and how many reports are still to be heard.
+    pub fn counts(&self) -> (usize, usize) {
+        todo!()
+    }
+
+    /// Sends what reports it can within this time; the rest stays in the journal, and is counted.
+    pub async fn close(&self, _patience: std::time::Duration) -> usize {
+        todo!()
+    }
+}

@@ -73,6 +73,9 @@ impl Attempt {
                     }
                     Some(Event::Finished(outcome)) => return Ok(outcome),
                     Some(Event::Raw(raw)) => self.pass_on(raw),
+                    Some(Event::Queued { ahead: Some(ahead) }) => {
+                        self.worker.shared.source.queued(self.lease(), ahead);
+                    }
                     Some(event) => {
                         let works = matches!(
                             event,

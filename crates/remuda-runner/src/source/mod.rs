@@ -108,6 +108,9 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
         Manners::default()
     }
 
+    /// So many prompts run or wait before it at ComfyUI. Best effort, as frames are.
+    fn queued(&self, _lease: LeaseRef, _ahead: usize) {}
+
     /// Passes a live frame on. Best effort: never waits, and may drop it.
     fn frame(&self, frame: Frame);
 }

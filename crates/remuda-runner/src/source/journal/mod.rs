@@ -31,6 +31,12 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
     /// Watches over a job under way, and returns when the employer does not want it from this process any more.
     async fn watch(&self, job: &Job) -> Over;
 
+    /// A job goes to a worker, under the id in [`Job::sent_as`]. Never waits.
+    fn begun(&self, _job: &Job, _worker: &remuda_core::WorkerId) {}
+
+    /// So many prompts run or wait before it at its ComfyUI. Never waits.
+    fn queued(&self, _job: &Job, _ahead: usize) {}
+
     /// Live progress of a job. Never waits.
     fn frame(&self, job: &Job, frame: &Frame);
 }
@@ -54,6 +60,10 @@ pub struct Job {
     pub timeout_s: Option<u32>,
     /// What the employer wants to see again with the report: survives a restart.
     pub cookie: serde_json::Value,
+    /// Which of the two ids ComfyUI got it under, once a worker has it: set by the journal, kept there, and told with the
+    /// report. Employers leave it empty.
+    #[serde(default)]
+    pub sent_as: Option<Uuid>,
 }
 
 /// How a job ended.

@@ -1,12 +1,26 @@
 //! Calls to a server.
 
-use std::fmt;
+mod call;
+mod channels;
+mod reporting;
+mod status;
+mod token;
 
-use crate::config::Config;
-use crate::error::Result;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonic::metadata::{Ascii, MetadataValue};
+
+use crate::config::{Config, Protocol};
+use crate::error::{Error, Result};
 use crate::proto;
-use crate::report::{Heard, Report};
-use crate::task_def::{NewTaskDef, Registered};
+use crate::task_def::{NewTaskDef, Registered, same};
+
+pub(crate) use call::Stub;
+
+/// A TaskDef that was just registered may be unknown for a moment.
+const SETTLES: Duration = Duration::from_secs(2);
 
 /// A server host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,60 +38,141 @@ impl fmt::Display for Host {
 }
 
 /// A handle to a LittleHorse cluster; clones share its connections, one per host.
-#[derive(Debug, Clone)]
-pub struct Client {}
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    bootstrap: Host,
+    tenant: Option<MetadataValue<Ascii>>,
+    channels: channels::Channels,
+    tokens: Option<token::Tokens>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("config", &self.inner.config).finish_non_exhaustive()
+    }
+}
 
 impl Client {
-    /// Makes a handle. Nothing is asked yet.
-    pub fn new(_config: Config) -> Result<Self> {
-        todo!()
+    /// Makes a handle. Nothing is asked yet; certificates are read, so that a wrong path is told now.
+    pub fn new(config: Config) -> Result<Self> {
+        let tenant = match &config.tenant {
+            None => None,
+            Some(tenant) => Some(
+                MetadataValue::try_from(tenant.as_str())
+                    .map_err(|_| Error::config("LHC_TENANT_ID", "cannot be sent in a header"))?,
+            ),
+        };
+        let bootstrap = Host { name: config.host.clone(), port: config.port };
+        let channels = channels::Channels::new(&config)?;
+        let tokens = token::Tokens::new(&config)?;
+        if tokens.is_some() && config.protocol == Protocol::Plaintext {
+            tracing::warn!("access tokens go over the network in clear: LHC_API_PROTOCOL is not TLS");
+        }
+        Ok(Self { inner: Arc::new(Inner { config, bootstrap, tenant, channels, tokens }) })
     }
 
     /// The settings.
     pub fn config(&self) -> &Config {
-        todo!()
+        &self.inner.config
+    }
+
+    /// The host that the settings name.
+    pub fn bootstrap(&self) -> &Host {
+        &self.inner.bootstrap
     }
 
     /// Registers a TaskDef, or finds that it is registered already.
-    pub async fn put_task_def(&self, _def: &NewTaskDef) -> Result<Registered> {
-        todo!()
+    pub async fn put_task_def(&self, def: &NewTaskDef) -> Result<Registered> {
+        def.check()?;
+        let put = self
+            .call(self.bootstrap(), "PutTaskDef", def.request.clone(), |mut stub, request| async move {
+                stub.put_task_def(request).await
+            })
+            .await;
+        match put {
+            Ok(registered) => Ok(Registered::Same(registered)),
+            Err(Error::Refused { code: tonic::Code::AlreadyExists, .. }) => {
+                let registered = self.get_task_def(&def.request.name).await?;
+                match same(&def.request, &registered) {
+                    true => Ok(Registered::Same(registered)),
+                    false => Ok(Registered::Differs(registered)),
+                }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Looks a TaskDef up; waits a moment for one that was just registered.
-    pub async fn get_task_def(&self, _name: &str) -> Result<proto::TaskDef> {
-        todo!()
+    pub async fn get_task_def(&self, name: &str) -> Result<proto::TaskDef> {
+        let until = tokio::time::Instant::now() + SETTLES;
+        loop {
+            let id = proto::TaskDefId { name: name.to_owned() };
+            let got = self
+                .call(self.bootstrap(), "GetTaskDef", id, |mut stub, request| async move {
+                    stub.get_task_def(request).await
+                })
+                .await;
+            match got {
+                Err(Error::NotFound { .. }) if tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(SETTLES / 10).await;
+                }
+                Err(Error::NotFound { .. }) => {
+                    return Err(Error::NotFound { what: format!("the TaskDef {name}") });
+                }
+                other => return other,
+            }
+        }
     }
 
     /// What the server knows of a task: status, timeout, attempts.
-    pub async fn get_task_run(&self, _id: &proto::TaskRunId) -> Result<proto::TaskRun> {
-        todo!()
+    pub async fn get_task_run(&self, id: &proto::TaskRunId) -> Result<proto::TaskRun> {
+        self.call(self.bootstrap(), "GetTaskRun", id.clone(), |mut stub, request| async move {
+            stub.get_task_run(request).await
+        })
+        .await
     }
 
     /// Keeps a value for later attempts.
     pub async fn put_checkpoint(
         &self,
-        _request: proto::PutCheckpointRequest,
+        request: proto::PutCheckpointRequest,
     ) -> Result<proto::PutCheckpointResponse> {
-        todo!()
+        self.call(self.bootstrap(), "PutCheckpoint", request, |mut stub, request| async move {
+            stub.put_checkpoint(request).await
+        })
+        .await
     }
 
     /// Reads a kept value.
-    pub async fn get_checkpoint(&self, _id: proto::CheckpointId) -> Result<proto::Checkpoint> {
-        todo!()
+    pub async fn get_checkpoint(&self, id: proto::CheckpointId) -> Result<proto::Checkpoint> {
+        self.call(self.bootstrap(), "GetCheckpoint", id, |mut stub, request| async move {
+            stub.get_checkpoint(request).await
+        })
+        .await
     }
 
     /// The version of the server.
     pub async fn server_version(&self) -> Result<proto::LittleHorseVersion> {
-        todo!()
+        self.call(self.bootstrap(), "GetServerVersion", (), |mut stub, request| async move {
+            stub.get_server_version(request).await
+        })
+        .await
     }
 
-    /// Sends a report once: to the host that delivered the task, or else to the one that the settings name.
-    pub async fn report(&self, _host: Option<&Host>, _report: &Report) -> Result<Heard> {
-        todo!()
-    }
-
-    /// Sends a report until the server has it, or says that the attempt is over. Waits through outages.
-    pub async fn report_until_heard(&self, _host: Option<&Host>, _report: &Report) -> Result<Heard> {
-        todo!()
+    /// The heartbeat of this worker for a TaskDef: the answer says which hosts to poll.
+    pub async fn register_task_worker(&self, task: &str) -> Result<proto::RegisterTaskWorkerResponse> {
+        let request = proto::RegisterTaskWorkerRequest {
+            task_worker_id: self.config().worker_id.clone(),
+            task_def_id: Some(proto::TaskDefId { name: task.to_owned() }),
+        };
+        self.call(self.bootstrap(), "RegisterTaskWorker", request, |mut stub, request| async move {
+            stub.register_task_worker(request).await
+        })
+        .await
     }
 }

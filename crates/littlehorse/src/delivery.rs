@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::client::Host;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::proto;
 use crate::value::Value;
 
@@ -16,8 +16,9 @@ pub struct TaskKey(String);
 
 impl TaskKey {
     /// Of a task run.
-    pub fn of(_id: &proto::TaskRunId) -> Self {
-        todo!()
+    pub fn of(id: &proto::TaskRunId) -> Self {
+        let path = id.wf_run_id.as_ref().map(wf_run_path).unwrap_or_default();
+        Self(format!("{path}/{}", id.task_guid))
     }
 
     /// As text.
@@ -32,8 +33,29 @@ impl fmt::Display for TaskKey {
     }
 }
 
+/// The ids of a workflow run and its parents, outermost first.
+pub(crate) fn wf_run_path(id: &proto::WfRunId) -> String {
+    let mut ids = vec![id.id.as_str()];
+    let mut next = id.parent_wf_run_id.as_deref();
+    while let Some(parent) = next {
+        ids.push(&parent.id);
+        next = parent.parent_wf_run_id.as_deref();
+    }
+    ids.reverse();
+    ids.join("_")
+}
+
+/// The workflow run of a path. Ids have no `_` of their own.
+pub(crate) fn wf_run_from_path(path: &str) -> proto::WfRunId {
+    let mut run: Option<proto::WfRunId> = None;
+    for id in path.split('_') {
+        run = Some(proto::WfRunId { id: id.to_owned(), parent_wf_run_id: run.map(Box::new) });
+    }
+    run.unwrap_or_default()
+}
+
 /// A task that was handed to this worker: its timeout runs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Delivery {
     /// The task as it came.
     pub task: proto::ScheduledTask,
@@ -44,7 +66,7 @@ pub struct Delivery {
 }
 
 /// An input of a task.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Input {
     /// Its name; for people, since inputs are taken by their place.
     pub name: String,
@@ -54,15 +76,34 @@ pub struct Input {
     pub masked: bool,
 }
 
+impl fmt::Debug for Delivery {
+    /// Without the inputs: some of them must not be shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("key", &self.key().as_str())
+            .field("attempt", &self.attempt())
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value: &dyn fmt::Debug = if self.masked { &"(masked)" } else { &self.value };
+        f.debug_struct("Input").field("name", &self.name).field("value", value).finish()
+    }
+}
+
 impl Delivery {
     /// Which piece of work it is.
     pub fn key(&self) -> TaskKey {
-        todo!()
+        self.task.task_run_id.as_ref().map_or_else(|| TaskKey(String::new()), TaskKey::of)
     }
 
     /// Its name at the server.
     pub fn task_run(&self) -> Result<&proto::TaskRunId> {
-        todo!()
+        let named = self.task.task_run_id.as_ref().filter(|id| id.wf_run_id.is_some());
+        named.ok_or_else(|| Error::value("a delivered task", "has no id"))
     }
 
     /// Which attempt, from 0.
@@ -70,8 +111,24 @@ impl Delivery {
         self.task.attempt_number
     }
 
-    /// The n-th input. One of a kind that this crate does not know is an error, not null.
-    pub fn input(&self, _n: usize) -> Result<Input> {
-        todo!()
+    /// How many inputs it has.
+    pub fn inputs(&self) -> usize {
+        self.task.variables.len()
+    }
+
+    /// The n-th input, from 0.
+    pub fn input(&self, n: usize) -> Result<Input> {
+        let Some(input) = self.task.variables.get(n) else {
+            let reason = format!("is not there: the task came with {}", self.inputs());
+            return Err(Error::value(format!("input {n}"), reason));
+        };
+        let value =
+            Value::try_from(input.value.clone().unwrap_or_default()).map_err(|error| match error {
+                Error::Value { reason, .. } => {
+                    Error::value(format!("input {n} ({})", input.var_name), reason)
+                }
+                other => other,
+            })?;
+        Ok(Input { name: input.var_name.clone(), value, masked: input.masked })
     }
 }

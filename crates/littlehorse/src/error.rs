@@ -25,11 +25,13 @@ pub enum Error {
         /// The reason, with its causes.
         reason: String,
     },
-    /// A quota is used up.
-    #[error("{method}: the quota is used up")]
+    /// A quota is used up, or the message is too large for the server.
+    #[error("{method}: the server takes no more of it now: {message}")]
     Exhausted {
         /// The method that was refused.
         method: &'static str,
+        /// The server's words.
+        message: String,
         /// How long to wait, if the server said so; without it the message is too large for the server.
         retry_after: Option<Duration>,
     },
@@ -62,7 +64,7 @@ pub enum Error {
         what: String,
     },
     /// The server refuses: wrong tenant, no permission, nonsense.
-    #[error("{method} was refused ({code}): {message}")]
+    #[error("{method} was refused ({code:?}): {message}")]
     Refused {
         /// The method.
         method: &'static str,
@@ -92,4 +94,44 @@ pub enum Error {
     /// The worker was stopped.
     #[error("the worker was stopped")]
     Closed,
+}
+
+impl Error {
+    /// Whether the same call can go well later, without anybody changing anything here.
+    ///
+    /// A Java server that stumbles answers INTERNAL or UNKNOWN, so these count.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unavailable { .. } => true,
+            Self::Exhausted { retry_after, .. } => retry_after.is_some(),
+            Self::Token { transient, .. } => *transient,
+            Self::Refused { code, .. } => {
+                matches!(code, tonic::Code::Internal | tonic::Code::Unknown | tonic::Code::Aborted)
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn config(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Config { name: name.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn value(what: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Value { what: what.into(), reason: reason.into() }
+    }
+}
+
+/// An error with its causes, in one line; what a cause repeats is said once.
+pub(crate) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !text.contains(&words) {
+            text.push_str(": ");
+            text.push_str(&words);
+        }
+        next = cause.source();
+    }
+    text
 }

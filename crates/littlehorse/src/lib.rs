@@ -12,11 +12,11 @@ pub mod value;
 pub mod worker;
 
 pub use client::{Client, Host};
-pub use config::Config;
+pub use config::{Config, Identity, Oauth, Protocol, Secret};
 pub use delivery::{Delivery, Input, TaskKey};
 pub use error::{Error, Result};
 pub use intake::{Health, Intake, IntakeOptions};
-pub use report::{Ending, Heard, Report};
+pub use report::{Ending, Heard, REPORT_LIMIT, Report};
 pub use task_def::{NewTaskDef, Registered, Type};
 pub use value::Value;
 pub use worker::{TaskContext, TaskError, Worker};

@@ -1,0 +1,167 @@
+//! Reports, until they are heard.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tonic::Code;
+
+use super::{Client, Host};
+use crate::error::{Error, Result};
+use crate::proto;
+use crate::report::{Heard, Report};
+
+impl Client {
+    /// Sends a report once: to the host that delivered the task, or else to the one that the settings name.
+    ///
+    /// A report about an attempt that is over for the server is heard as well: the server ignores it and says nothing.
+    pub async fn report(&self, host: Option<&Host>, report: &Report) -> Result<Heard> {
+        report.check()?;
+        let host = host.unwrap_or(self.bootstrap());
+        let message = report.message.clone();
+        self.call_once(host, "ReportTask", message, &|mut stub, request| async move {
+            stub.report_task(request).await
+        })
+        .await?;
+        Ok(Heard::Yes)
+    }
+
+    /// Sends a report until the server has it, or says that the attempt is over. Waits through outages, however long;
+    /// to give up, drop the future.
+    ///
+    /// Only a report that cannot be sent at all is an error: one that is too large, here or for the server.
+    pub async fn report_until_heard(&self, host: Option<&Host>, report: &Report) -> Result<Heard> {
+        let mut trying = Trying::default();
+        let mut shrunk = None;
+        loop {
+            let sent = shrunk.as_ref().unwrap_or(report);
+            // The host that delivered may be gone for good: every other try goes to the one that the settings name.
+            let target = host.filter(|_| trying.tries.is_multiple_of(2));
+            let error = match self.report(target, sent).await {
+                Ok(heard) => {
+                    trying.told_end();
+                    return Ok(heard);
+                }
+                Err(error) => error,
+            };
+            trying.tell(&error);
+            match trying.next(&error, sent.message.log_output.is_some(), rand::random()) {
+                Next::GiveUp => return Err(refused_for_good(error, sent)),
+                Next::Shrink => shrunk = Some(report.without_log()),
+                Next::Again(pause) => sleep(pause).await,
+                Next::Ask(pause) => {
+                    sleep(pause).await;
+                    if self.is_over(sent).await {
+                        return Ok(Heard::TooLate);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the server says that the attempt of a report needs it no more. What cannot be asked is not over.
+    async fn is_over(&self, report: &Report) -> bool {
+        let Some(id) = &report.message.task_run_id else { return true };
+        match self.get_task_run(id).await {
+            Ok(run) => attempt_is_over(&run, report.attempt()),
+            Err(Error::NotFound { .. }) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+fn attempt_is_over(run: &proto::TaskRun, attempt: i32) -> bool {
+    let number = usize::try_from(attempt).unwrap_or(usize::MAX);
+    match run.attempts.get(number) {
+        Some(attempt) => attempt.status() != proto::TaskStatus::TaskRunning,
+        None => true,
+    }
+}
+
+/// The server takes nothing of this size.
+fn refused_for_good(error: Error, report: &Report) -> Error {
+    match error {
+        Error::Exhausted { .. } => Error::TooLarge {
+            what: "the report of a task".into(),
+            bytes: report.size(),
+            limit: report.size().saturating_sub(1),
+        },
+        other => other,
+    }
+}
+
+/// What is done after a failed try.
+#[derive(Debug, PartialEq)]
+enum Next {
+    /// Send again after a pause.
+    Again(Duration),
+    /// After a pause ask whether the attempt is over, and send again if not.
+    Ask(Duration),
+    /// Send without the log, at once.
+    Shrink,
+    /// It cannot be sent.
+    GiveUp,
+}
+
+/// The tries so far.
+#[derive(Debug, Default)]
+struct Trying {
+    tries: u32,
+    /// Refusals that may mean that the attempt is over.
+    doubts: u32,
+    /// Refusals of the size, without anything left to leave out.
+    too_large: u32,
+}
+
+impl Trying {
+    /// `chance` is a number from 0 to 1 that spreads the tries of many workers.
+    fn next(&mut self, error: &Error, has_log: bool, chance: f64) -> Next {
+        let pause = backoff(self.tries, chance);
+        self.tries = self.tries.saturating_add(1);
+        match error {
+            Error::Exhausted { retry_after: Some(wait), .. } => {
+                Next::Again((*wait).min(LONGEST) + pause.min(Duration::from_secs(1)))
+            }
+            Error::Exhausted { retry_after: None, .. } if has_log => Next::Shrink,
+            Error::Exhausted { retry_after: None, .. } => {
+                // It may still be a quota of a server that does not say how long to wait.
+                self.too_large += 1;
+                if self.too_large < 4 { Next::Again(pause) } else { Next::GiveUp }
+            }
+            Error::NotFound { .. } => self.doubt(pause),
+            Error::Refused { code, .. } => match code {
+                // An expired secret, a permission taken away: somebody may put it right.
+                Code::Unauthenticated | Code::PermissionDenied => Next::Again(pause),
+                _ => self.doubt(pause),
+            },
+            Error::Unavailable { .. } | Error::Token { .. } => Next::Again(pause),
+            _ => Next::GiveUp,
+        }
+    }
+
+    fn doubt(&mut self, pause: Duration) -> Next {
+        self.doubts += 1;
+        if self.doubts < 2 { Next::Again(pause) } else { Next::Ask(pause) }
+    }
+
+    fn tell(&self, error: &Error) {
+        match self.tries {
+            0 => tracing::warn!(%error, "a report was not heard, and is sent again until it is"),
+            tries => tracing::debug!(tries, %error, "a report was not heard"),
+        }
+    }
+
+    fn told_end(&self) {
+        if self.tries > 0 {
+            tracing::info!(tries = self.tries + 1, "the report was heard");
+        }
+    }
+}
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// Doubles up to 15 s, and is then shortened by up to a half.
+fn backoff(tries: u32, chance: f64) -> Duration {
+    let full = FIRST.saturating_mul(1 << tries.min(16)).min(LONGEST);
+    full.mul_f64(1.0 - chance.clamp(0.0, 1.0) / 2.0)
+}

@@ -1,0 +1,88 @@
+//! What an answer of gRPC means.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use prost::Message;
+use tonic::{Code, Status};
+
+use super::Host;
+use crate::error::{Error, with_causes};
+
+/// The part of `google.rpc.Status` that is looked at.
+#[derive(Clone, PartialEq, Message)]
+struct RpcStatus {
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<prost_types::Any>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<prost_types::Duration>,
+}
+
+/// How long the server wants us to wait, if it said so.
+pub(super) fn retry_after(details: &[u8]) -> Option<Duration> {
+    let status = RpcStatus::decode(details).ok()?;
+    let info = status.details.iter().find(|any| any.type_url.ends_with("/google.rpc.RetryInfo"))?;
+    let delay = RetryInfo::decode(info.value.as_slice()).ok()?.retry_delay?;
+    Duration::try_from(delay).ok()
+}
+
+/// What a failed call means. `advertised`: the host's name came from the server, not from the settings.
+pub(super) fn error(method: &'static str, host: &Host, advertised: bool, status: &Status) -> Error {
+    let message = || status.message().to_owned();
+    match status.code() {
+        Code::ResourceExhausted => {
+            Error::Exhausted { method, message: message(), retry_after: retry_after(status.details()) }
+        }
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => away(host, advertised, status),
+        // A status with a cause was made here, by a broken connection.
+        _ if status.source().is_some() => away(host, advertised, status),
+        Code::NotFound => Error::NotFound { what: format!("{method}: {}", status.message()) },
+        code => Error::Refused { method, code, message: message() },
+    }
+}
+
+pub(super) fn no_answer(host: &Host, method: &'static str, deadline: Duration) -> Error {
+    Error::Unavailable {
+        host: host.to_string(),
+        reason: format!("no answer to {method} within {} s", deadline.as_secs_f64()),
+    }
+}
+
+fn away(host: &Host, advertised: bool, status: &Status) -> Error {
+    let mut reason = match status.source() {
+        Some(cause) => with_causes(cause),
+        None if status.message().is_empty() => status.code().description().to_owned(),
+        None => status.message().to_owned(),
+    };
+    if status.source().is_some_and(is_unresolved) {
+        reason = match advertised {
+            true => format!(
+                "the server advertises the name {:?}, which cannot be resolved from here; workers call servers by \
+                 their advertised listeners (LHS_ADVERTISED_LISTENERS), so it has to be a name that they can \
+                 resolve ({reason})",
+                host.name
+            ),
+            false => {
+                format!("the name {:?} of LHC_API_HOST cannot be resolved from here ({reason})", host.name)
+            }
+        };
+    }
+    Error::Unavailable { host: host.to_string(), reason }
+}
+
+/// Whether a connection failed for want of an address. The connector has no type for it that others can see.
+fn is_unresolved(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.to_string().starts_with("dns error") {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,156 @@
+//! Access tokens by OAuth 2's client credentials.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::Instant;
+use tonic::metadata::{Ascii, MetadataValue};
+
+use super::channels::pem;
+use crate::config::{Config, Oauth};
+use crate::error::{Error, Result, with_causes};
+
+/// How long the token service may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// How long a token is kept that does not say how long it lives.
+const UNSAID: Duration = Duration::from_secs(60);
+/// A token is renewed this long before it ends, or at three quarters of its life.
+const EARLY: Duration = Duration::from_secs(30);
+
+/// Where tokens come from; keeps the last one.
+pub(super) struct Tokens {
+    oauth: Oauth,
+    http: reqwest::Client,
+    kept: Mutex<Option<Token>>,
+    /// Held while a token is fetched: everybody else waits for that one.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Token {
+    header: MetadataValue<Ascii>,
+    fetched: Instant,
+    until: Instant,
+}
+
+/// An answer of the token service.
+#[derive(Deserialize)]
+struct Granted {
+    access_token: String,
+    /// Some services write the number as a text.
+    #[serde(default)]
+    expires_in: Option<serde_json::Value>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("oauth", &self.oauth).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    pub(super) fn new(config: &Config) -> Result<Option<Self>> {
+        let Some(oauth) = config.oauth.clone() else { return Ok(None) };
+        let wrong = |error: reqwest::Error| Error::config("LHC_OAUTH_ACCESS_TOKEN_URL", with_causes(&error));
+        let mut http = reqwest::Client::builder().timeout(DEADLINE);
+        if let Some(path) = &config.ca_cert {
+            // The token service often stands beside the server, with a certificate of the same authority.
+            let certificates = reqwest::Certificate::from_pem_bundle(&pem("LHC_CA_CERT", path)?);
+            for certificate in certificates.map_err(wrong)? {
+                http = http.add_root_certificate(certificate);
+            }
+        }
+        let http = http.build().map_err(wrong)?;
+        reqwest::Url::parse(&oauth.token_url)
+            .map_err(|error| Error::config("LHC_OAUTH_ACCESS_TOKEN_URL", error.to_string()))?;
+        Ok(Some(Self { oauth, http, kept: Mutex::default(), fetching: tokio::sync::Mutex::default() }))
+    }
+
+    /// The header of a token that is good now.
+    pub(super) async fn header(&self) -> Result<MetadataValue<Ascii>> {
+        if let Some(header) = self.current() {
+            return Ok(header);
+        }
+        let _alone = self.fetching.lock().await;
+        if let Some(header) = self.current() {
+            return Ok(header);
+        }
+        let token = self.fetch().await?;
+        let header = token.header.clone();
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+        Ok(header)
+    }
+
+    /// The server refused a token that a call used: it is not used again. One that came later stays.
+    pub(super) fn refused(&self, asked: Instant) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.as_ref().is_some_and(|token| token.fetched <= asked) {
+            *kept = None;
+        }
+    }
+
+    fn current(&self) -> Option<MetadataValue<Ascii>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.as_ref().filter(|token| Instant::now() < token.until).map(|token| token.header.clone())
+    }
+
+    async fn fetch(&self) -> Result<Token> {
+        let asked = Instant::now();
+        let failed = |reason: String, transient: bool| Error::Token {
+            url: self.oauth.token_url.clone(),
+            reason,
+            transient,
+        };
+        let (id, secret) = (form_text(&self.oauth.client_id), form_text(self.oauth.client_secret.reveal()));
+        let answer = self
+            .http
+            .post(&self.oauth.token_url)
+            .basic_auth(id, Some(secret))
+            .header("content-type", "application/x-www-form-urlencoded")
+            .header("accept", "application/json")
+            .body("grant_type=client_credentials")
+            .send()
+            .await
+            .map_err(|error| failed(with_causes(&error.without_url()), true))?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|error| failed(with_causes(&error.without_url()), true))?;
+        if !status.is_success() {
+            let words: String = String::from_utf8_lossy(&body).chars().take(300).collect();
+            let transient = status.is_server_error() || status.as_u16() == 429 || status.as_u16() == 408;
+            return Err(failed(format!("{status}: {words}"), transient));
+        }
+        // The body is not shown: it may hold the token.
+        let granted: Granted = serde_json::from_slice(&body)
+            .map_err(|_| failed("the answer has no access_token".into(), false))?;
+        let mut header = MetadataValue::try_from(format!("Bearer {}", granted.access_token))
+            .map_err(|_| failed("the token cannot be sent in a header".into(), false))?;
+        header.set_sensitive(true);
+        let life = granted.expires_in.as_ref().and_then(seconds).unwrap_or(UNSAID);
+        Ok(Token { header, fetched: asked, until: asked + kept_for(life) })
+    }
+}
+
+fn seconds(value: &serde_json::Value) -> Option<Duration> {
+    let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    Duration::try_from_secs_f64(number.min(86_400.0 * 365.0)).ok()
+}
+
+/// How long a token of this life is used.
+fn kept_for(life: Duration) -> Duration {
+    life.saturating_sub(EARLY.min(life / 4))
+}
+
+/// A text as form bodies have it: OAuth wants id and secret so, inside the Basic header.
+fn form_text(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'*' => out.push(byte.into()),
+            b' ' => out.push('+'),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}

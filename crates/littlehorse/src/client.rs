@@ -17,8 +17,6 @@ use crate::error::{Error, Result};
 use crate::proto;
 use crate::task_def::{NewTaskDef, Registered, same};
 
-pub(crate) use call::Stub;
-
 /// A TaskDef that was just registered may be unknown for a moment.
 const SETTLES: Duration = Duration::from_secs(2);
 

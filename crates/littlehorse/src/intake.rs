@@ -1,10 +1,33 @@
 //! Asking for tasks, and only when one is wanted.
+//!
+//! ```text
+//!  take() ──▶ desk ──requests──▶ one task per stream ──▶ hosts
+//!    ▲          │ ▲                     │
+//!    └─delivery─┘ └──────answers────────┘
+//!               ▲ assigned hosts
+//!             heart ──RegisterTaskWorker──▶ server
+//! ```
+//!
+//! `core` decides; `desk` holds it and carries its steps out; `stream` reads one stream; `heart` registers and keeps
+//! registering.
 
+pub(crate) mod backoff;
+mod core;
+mod desk;
+mod heart;
+mod stream;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::DropGuard;
+
+use self::core::WaiterId;
+use self::desk::Desk;
 use crate::client::Client;
 use crate::delivery::Delivery;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How tasks are asked for.
 #[derive(Debug, Clone)]
@@ -13,12 +36,22 @@ pub struct IntakeOptions {
     pub task: String,
     /// The pause between two heartbeats. Servers before 0.16 forget a worker after 15 s.
     pub heartbeat: Duration,
+    /// For so long a stream is read on after its request was withdrawn: a task may be on its way, and would be lost until
+    /// its timeout.
+    pub linger: Duration,
+    /// The same, when the intake is closed.
+    pub closing: Duration,
 }
 
 impl IntakeOptions {
     /// The defaults, for this TaskDef.
     pub fn new(task: impl Into<String>) -> Self {
-        Self { task: task.into(), heartbeat: Duration::from_secs(10) }
+        Self {
+            task: task.into(),
+            heartbeat: Duration::from_secs(10),
+            linger: Duration::from_secs(2),
+            closing: Duration::from_millis(500),
+        }
     }
 }
 
@@ -37,28 +70,70 @@ pub enum Health {
 
 /// Registers a worker, keeps its heartbeat, and polls every host that is assigned to it, but only while somebody waits in
 /// [`Intake::take`].
+///
+/// Dropped without [`Intake::close`], it lets go of its streams at once; a task that is on its way is then lost until its
+/// timeout.
 #[derive(Debug)]
-pub struct Intake {}
+pub struct Intake {
+    desk: Arc<Desk>,
+    /// Ends all tasks of the intake with it.
+    _guard: DropGuard,
+}
 
 impl Intake {
-    /// Begins to register. A server that is away is waited for.
-    pub fn open(_client: Client, _options: IntakeOptions) -> Self {
-        todo!()
+    /// Begins to register. A server that is away is waited for. Needs a Tokio runtime around it.
+    pub fn open(client: Client, options: IntakeOptions) -> Self {
+        Self::open_with(client, options, watch::Sender::new(Health::Starting))
+    }
+
+    /// As [`Intake::open`], with somebody else's board for the health.
+    pub(crate) fn open_with(client: Client, options: IntakeOptions, health: watch::Sender<Health>) -> Self {
+        let desk = Arc::new(Desk::new(client, options, health));
+        let guard = desk.stop.clone().drop_guard();
+        desk.tracker.spawn(heart::beat(Arc::clone(&desk)));
+        desk.tracker.spawn(desk::keep_time(Arc::clone(&desk)));
+        Self { desk, _guard: guard }
     }
 
     /// Waits for a task. As many are asked for as calls of this wait; a call that is dropped takes nothing, and a task that
     /// was already on its way waits for the next call.
+    ///
+    /// Fails only with [`Error::Closed`].
     pub async fn take(&self) -> Result<Delivery> {
-        todo!()
+        let (sender, receiver) = oneshot::channel();
+        let mut wait = match self.desk.want(sender)? {
+            desk::Wanted::Here(delivery) => return Ok(*delivery),
+            desk::Wanted::Waiting(id) => Wait { desk: &self.desk, id, receiver },
+        };
+        (&mut wait.receiver).await.map_err(|_| Error::Closed)
     }
 
     /// How the worker stands with the cluster.
-    pub fn health(&self) -> tokio::sync::watch::Receiver<Health> {
-        todo!()
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.desk.health.subscribe()
     }
 
-    /// Stops asking and closes the streams; what still arrived meanwhile is returned.
-    pub async fn close(self) -> Vec<Delivery> {
-        todo!()
+    /// Stops asking and closes the streams; what still arrived meanwhile is returned. Calls that wait in [`Intake::take`]
+    /// end with [`Error::Closed`].
+    pub async fn close(&self) -> Vec<Delivery> {
+        self.desk.close().await
+    }
+}
+
+/// A call that waits. Dropped, it gives back what it got and did not hand on.
+#[derive(Debug)]
+struct Wait<'a> {
+    desk: &'a Arc<Desk>,
+    id: WaiterId,
+    receiver: oneshot::Receiver<Delivery>,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.receiver.is_terminated() {
+            return;
+        }
+        self.receiver.close();
+        self.desk.unwant(self.id, self.receiver.try_recv().ok());
     }
 }

@@ -1,0 +1,316 @@
+//! What is asked of whom, decided without clock, socket or task.
+//!
+//! A host hands out only tasks that it owns, so every assigned host is asked for as many tasks as calls of `take` wait. One
+//! stream carries one request at a time. When one host delivers, the others are asked for one task too many: one stream of
+//! each is half-closed and still read for a while, because an answer may be under way. Such a task waits here, first in line.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff;
+use crate::client::Host;
+
+/// After this long a stream counts as one that worked: its end is the first failure in a row.
+const WORKED: Duration = Duration::from_secs(5);
+/// Empty answers closer together than this are counted; after a few of them there is a pause.
+const CLOSE_TOGETHER: Duration = Duration::from_secs(1);
+/// So many empty answers in a row are answered by asking again at once.
+const EMPTY_AT_ONCE: u32 = 3;
+/// For so long a request outlives the call that wanted it, for a caller that drops its call only to make the next one.
+const SURPLUS: Duration = Duration::from_millis(10);
+
+/// A stream, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct StreamId(pub(super) u64);
+
+/// A call that waits, by its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaiterId(pub(super) u64);
+
+/// What has to be done now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Open this stream with a request in it.
+    Open(StreamId, Host),
+    /// Put a request into this stream.
+    Ask(StreamId),
+    /// Close the sending side, and read on for a while.
+    HalfClose(StreamId),
+    /// Let go of a stream that owes nothing.
+    Drop(StreamId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// A request is parked at the server.
+    Asked,
+    /// Open, and nothing is asked.
+    Idle,
+    /// Half-closed; an answer may still come.
+    Draining,
+}
+
+#[derive(Debug)]
+struct Stream {
+    host: Host,
+    phase: Phase,
+    opened: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Assigned {
+    /// Failures in a row.
+    failures: u32,
+    /// Empty answers in a row, close together.
+    empties: u32,
+    last_empty: Option<Instant>,
+    /// Not to be asked before.
+    not_before: Option<Instant>,
+}
+
+/// The state of an intake. `W` is how a waiting call is answered, `D` a delivery.
+#[derive(Debug)]
+pub(super) struct Core<W, D> {
+    hosts: BTreeMap<Host, Assigned>,
+    streams: BTreeMap<StreamId, Stream>,
+    waiters: VecDeque<(WaiterId, W)>,
+    ready: VecDeque<D>,
+    numbers: u64,
+    surplus_until: Option<Instant>,
+    closed: bool,
+}
+
+impl<W, D> Default for Core<W, D> {
+    fn default() -> Self {
+        Self {
+            hosts: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            waiters: VecDeque::new(),
+            ready: VecDeque::new(),
+            numbers: 0,
+            surplus_until: None,
+            closed: false,
+        }
+    }
+}
+
+impl<W, D> Core<W, D> {
+    /// A task that is already here.
+    pub(super) fn first_in_line(&mut self) -> Option<D> {
+        self.ready.pop_front()
+    }
+
+    /// Somebody waits for a task.
+    pub(super) fn want(&mut self, waiter: W) -> WaiterId {
+        let id = WaiterId(self.number());
+        self.waiters.push_back((id, waiter));
+        id
+    }
+
+    /// A waiting call was dropped.
+    pub(super) fn unwant(&mut self, id: WaiterId, now: Instant) {
+        let before = self.waiters.len();
+        self.waiters.retain(|(waiter, _)| *waiter != id);
+        if self.waiters.len() < before {
+            self.surplus_until = Some(now + SURPLUS);
+        }
+    }
+
+    /// A stream brought a task. Returns whom to give it to; without a waiter it waits here.
+    pub(super) fn arrived(&mut self, stream: StreamId, delivery: D) -> Option<(W, D)> {
+        if let Some(host) = self.answered(stream) {
+            *host = Assigned::default();
+        }
+        let Some((_, waiter)) = self.waiters.pop_front() else {
+            self.ready.push_back(delivery);
+            return None;
+        };
+        Some((waiter, delivery))
+    }
+
+    /// A task that was given to a call which is no more. It is first in line again.
+    pub(super) fn given_back(&mut self, delivery: D) -> Option<(W, D)> {
+        let Some((_, waiter)) = self.waiters.pop_front() else {
+            self.ready.push_front(delivery);
+            return None;
+        };
+        Some((waiter, delivery))
+    }
+
+    /// A stream brought an answer without a task: somebody else got it.
+    pub(super) fn empty(&mut self, stream: StreamId, now: Instant) {
+        let Some(host) = self.answered(stream) else { return };
+        host.failures = 0;
+        host.not_before = None;
+        let close = host.last_empty.is_some_and(|last| now - last < CLOSE_TOGETHER);
+        host.empties = if close { host.empties.saturating_add(1) } else { 1 };
+        host.last_empty = Some(now);
+        if host.empties > EMPTY_AT_ONCE {
+            host.not_before = Some(now + backoff::empties(host.empties - EMPTY_AT_ONCE));
+        }
+    }
+
+    /// A stream is no more. Whether that is bad news: its host should have kept it. `jitter` is between 0 and 1.
+    pub(super) fn ended(&mut self, stream: StreamId, now: Instant, jitter: f64) -> bool {
+        let Some(stream) = self.streams.remove(&stream) else { return false };
+        let Some(host) = self.hosts.get_mut(&stream.host) else { return false };
+        if stream.phase == Phase::Draining || self.closed {
+            return false;
+        }
+        if now - stream.opened >= WORKED {
+            host.failures = 0;
+        }
+        // A broken connection ends all its streams: that is one failure.
+        if host.failures == 0 || host.not_before.is_none_or(|at| at <= now) {
+            host.failures = host.failures.saturating_add(1);
+            host.not_before = Some(now + backoff::failures(host.failures, jitter));
+        }
+        true
+    }
+
+    /// The failures in a row of a host.
+    pub(super) fn failures(&self, host: &Host) -> u32 {
+        self.hosts.get(host).map_or(0, |host| host.failures)
+    }
+
+    /// The server assigned these hosts. Returns those that are new, and those that went.
+    pub(super) fn assign(&mut self, hosts: Vec<Host>) -> (Vec<Host>, Vec<Host>) {
+        let gone: Vec<Host> = self.hosts.keys().filter(|host| !hosts.contains(host)).cloned().collect();
+        for host in &gone {
+            self.hosts.remove(host);
+        }
+        let mut new = Vec::new();
+        for host in hosts {
+            if !self.hosts.contains_key(&host) {
+                self.hosts.insert(host.clone(), Assigned::default());
+                new.push(host);
+            }
+        }
+        (new, gone)
+    }
+
+    /// The assigned hosts.
+    pub(super) fn assigned(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.keys()
+    }
+
+    /// Nothing is asked any more; the calls that wait are returned.
+    pub(super) fn close(&mut self) -> Vec<W> {
+        self.closed = true;
+        self.waiters.drain(..).map(|(_, waiter)| waiter).collect()
+    }
+
+    /// Whether nothing is asked any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether no stream is left.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// The tasks that nobody took.
+    pub(super) fn leftovers(&mut self) -> Vec<D> {
+        self.ready.drain(..).collect()
+    }
+
+    /// What has to be done, so that every assigned host is asked for what is wanted and nobody for more.
+    pub(super) fn plan(&mut self, now: Instant) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.surplus_until.is_some_and(|at| at <= now) {
+            self.surplus_until = None;
+        }
+        let tolerant = self.surplus_until.is_some() && !self.closed;
+        let wanted = if self.closed { 0 } else { self.waiters.len() };
+        // Streams first: too many requests, and streams to hosts that are not ours any more.
+        let mut asked: BTreeMap<&Host, usize> = BTreeMap::new();
+        let mut dropped = Vec::new();
+        for (id, stream) in &mut self.streams {
+            let ours = self.hosts.contains_key(&stream.host) && !self.closed;
+            match stream.phase {
+                Phase::Draining => {}
+                Phase::Idle if ours => {}
+                Phase::Idle => {
+                    dropped.push(*id);
+                    steps.push(Step::Drop(*id));
+                }
+                Phase::Asked => {
+                    let so_far = asked.entry(&stream.host).or_default();
+                    if ours && (*so_far < wanted || tolerant) {
+                        *so_far += 1;
+                    } else {
+                        stream.phase = Phase::Draining;
+                        steps.push(Step::HalfClose(*id));
+                    }
+                }
+            }
+        }
+        // Then hosts that are asked for too little.
+        let mut short: Vec<(Host, usize)> = Vec::new();
+        for (host, state) in &mut self.hosts {
+            if state.not_before.is_some_and(|at| at <= now) {
+                state.not_before = None;
+            }
+            let missing = wanted.saturating_sub(asked.get(host).copied().unwrap_or(0));
+            if missing > 0 && state.not_before.is_none() {
+                short.push((host.clone(), missing));
+            }
+        }
+        for id in dropped {
+            self.streams.remove(&id);
+        }
+        for (host, missing) in short {
+            let idle: Vec<StreamId> = self
+                .streams
+                .iter()
+                .filter(|(_, stream)| stream.phase == Phase::Idle && stream.host == host)
+                .map(|(id, _)| *id)
+                .take(missing)
+                .collect();
+            let opened = missing - idle.len();
+            for id in idle {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.phase = Phase::Asked;
+                }
+                steps.push(Step::Ask(id));
+            }
+            for _ in 0..opened {
+                let id = StreamId(self.number());
+                self.streams.insert(id, Stream { host: host.clone(), phase: Phase::Asked, opened: now });
+                steps.push(Step::Open(id, host.clone()));
+            }
+        }
+        steps
+    }
+
+    /// When to plan again, if nothing happens before.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        if self.closed {
+            return None;
+        }
+        let waiting = !self.waiters.is_empty();
+        let hosts = self.hosts.values().filter(|_| waiting).filter_map(|host| host.not_before);
+        hosts.chain(self.surplus_until).min()
+    }
+
+    /// The request of a stream is answered. Returns its host, if it is still ours.
+    fn answered(&mut self, stream: StreamId) -> Option<&mut Assigned> {
+        let stream = self.streams.get_mut(&stream)?;
+        if stream.phase == Phase::Asked {
+            stream.phase = Phase::Idle;
+        }
+        self.hosts.get_mut(&stream.host)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -237,3 +237,119 @@ fn number<T: FromStr + PartialOrd + fmt::Display>(
         _ => Err(Error::config(name, format!("{value:?} is not a number from {least} on, or is too large"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> Result<Config> {
+        let pairs: Vec<(String, String)> =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Config::from_lookup(|name| pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone()))
+    }
+
+    fn refused(pairs: &[(&str, &str)]) -> String {
+        from(pairs).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nothing_set_means_the_defaults() {
+        let config = from(&[]).unwrap();
+        assert_eq!((config.host.as_str(), config.port), ("localhost", 2023));
+        assert_eq!((config.protocol, config.tenant.as_deref()), (Protocol::Plaintext, None));
+        assert_eq!((config.keepalive.as_millis(), config.keepalive_timeout.as_millis()), (45_000, 5_000));
+        assert_eq!((config.slots, config.wait_for_quota, config.worker_version.as_str()), (8, true, ""));
+        let (word, id) = config.worker_id.split_once('-').unwrap();
+        assert_eq!((word, id.len()), ("worker", 32));
+        assert_ne!(config.worker_id, from(&[]).unwrap().worker_id);
+    }
+
+    #[test]
+    fn every_name_is_read() {
+        let config = from(&[
+            ("LHC_API_HOST", "lh.example"),
+            ("LHC_API_PORT", "443"),
+            ("LHC_API_PROTOCOL", "tls"),
+            ("LHC_TENANT_ID", "acme"),
+            ("LHC_CA_CERT", "/ca.pem"),
+            ("LHC_CLIENT_CERT", "/me.pem"),
+            ("LHC_CLIENT_KEY", "/me.key"),
+            ("LHC_OAUTH_CLIENT_ID", "me"),
+            ("LHC_OAUTH_CLIENT_SECRET", "s3cr3t"),
+            ("LHC_OAUTH_ACCESS_TOKEN_URL", "https://id.example/token"),
+            ("LHC_GRPC_KEEPALIVE_TIME_MS", "20000"),
+            ("LHC_GRPC_KEEPALIVE_TIMEOUT_MS", "1000"),
+            ("LHC_GRPC_RESOURCE_EXHAUSTED_RETRY", "FALSE"),
+            ("LHW_TASK_WORKER_ID", "w1"),
+            ("LHW_TASK_WORKER_VERSION", "1.2"),
+            ("LHW_NUM_WORKER_THREADS", "3"),
+        ])
+        .unwrap();
+        let expected = Config {
+            host: "lh.example".into(),
+            port: 443,
+            protocol: Protocol::Tls,
+            tenant: Some("acme".into()),
+            ca_cert: Some("/ca.pem".into()),
+            identity: Some(Identity { cert: "/me.pem".into(), key: "/me.key".into() }),
+            oauth: Some(Oauth {
+                client_id: "me".into(),
+                client_secret: Secret::new("s3cr3t"),
+                token_url: "https://id.example/token".into(),
+            }),
+            keepalive: Duration::from_secs(20),
+            keepalive_timeout: Duration::from_secs(1),
+            wait_for_quota: false,
+            deadline: Duration::from_secs(30),
+            worker_id: "w1".into(),
+            worker_version: "1.2".into(),
+            slots: 3,
+        };
+        assert_eq!(config, expected);
+        assert!(!format!("{config:?}").contains("s3cr3t"), "{config:?}");
+    }
+
+    #[test]
+    fn an_empty_text_counts_as_absent() {
+        let config =
+            from(&[("LHC_API_HOST", ""), ("LHC_TENANT_ID", ""), ("LHC_OAUTH_CLIENT_ID", "")]).unwrap();
+        assert_eq!((config.host.as_str(), config.tenant, config.oauth), ("localhost", None, None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_name() {
+        assert_eq!(
+            refused(&[("LHC_API_PROTOCOL", "PLAIN")]),
+            "LHC_API_PROTOCOL: \"PLAIN\" is not a protocol: it is PLAINTEXT or TLS"
+        );
+        assert_eq!(
+            refused(&[("LHC_OAUTH_CLIENT_ID", "me")]),
+            "LHC_OAUTH_CLIENT_SECRET and LHC_OAUTH_ACCESS_TOKEN_URL: missing: LHC_OAUTH_CLIENT_ID set, and OAuth \
+             needs all three"
+        );
+        assert_eq!(refused(&[("LHC_CLIENT_KEY", "k")]), "LHC_CLIENT_CERT: is missing: LHC_CLIENT_KEY is set");
+        for (name, value) in [
+            ("LHC_API_PORT", "0"),
+            ("LHC_API_PORT", "65536"),
+            ("LHW_NUM_WORKER_THREADS", "0"),
+            ("LHC_GRPC_KEEPALIVE_TIME_MS", "-1"),
+            ("LHC_GRPC_RESOURCE_EXHAUSTED_RETRY", "yes"),
+        ] {
+            let told = refused(&[(name, value)]);
+            assert!(told.starts_with(&format!("{name}: {value:?} is ")), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_and_its_faults_have_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("worker.config");
+        std::fs::write(&path, "# ours\nLHC_TENANT_ID: acme\nLHW_TASK_WORKER_ID=a\nLHW_TASK_WORKER_ID=b\n")
+            .unwrap();
+        let config = Config::from_file(&path).unwrap();
+        // The last of two counts.
+        assert_eq!((config.tenant.as_deref(), config.worker_id.as_str()), (Some("acme"), "b"));
+        let missing = Config::from_file(&folder.path().join("none")).unwrap_err().to_string();
+        assert!(missing.contains("none: "), "{missing}");
+    }
+}

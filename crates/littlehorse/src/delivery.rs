@@ -132,3 +132,68 @@ impl Delivery {
         Ok(Input { name: input.var_name.clone(), value, masked: input.masked })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(ids: &[&str]) -> proto::WfRunId {
+        wf_run_from_path(&ids.join("_"))
+    }
+
+    fn delivery() -> Delivery {
+        let variable = |name: &str, text: &str, masked| proto::VarNameAndVal {
+            var_name: name.into(),
+            value: Some(Value::from(text).into()),
+            masked,
+        };
+        Delivery {
+            task: proto::ScheduledTask {
+                task_run_id: Some(proto::TaskRunId {
+                    wf_run_id: Some(run(&["run-1"])),
+                    task_guid: "0-1".into(),
+                }),
+                attempt_number: 2,
+                variables: vec![variable("a", "seen", false), variable("b", "s3cr3t", true)],
+                ..Default::default()
+            },
+            host: Host { name: "h".into(), port: 1 },
+            at: tokio::time::Instant::now(),
+        }
+    }
+
+    #[test]
+    fn the_key_is_written_as_java_does() {
+        let id =
+            proto::TaskRunId { wf_run_id: Some(run(&["top", "middle", "leaf"])), task_guid: "0-3".into() };
+        let leaf = id.wf_run_id.as_ref().unwrap();
+        assert_eq!(leaf.id, "leaf");
+        assert_eq!(leaf.parent_wf_run_id.as_ref().unwrap().id, "middle");
+        assert_eq!(TaskKey::of(&id).as_str(), "top_middle_leaf/0-3");
+        assert_eq!(delivery().key().to_string(), "run-1/0-1");
+    }
+
+    #[test]
+    fn inputs_are_taken_by_their_place() {
+        let delivery = delivery();
+        let input = delivery.input(0).unwrap();
+        assert_eq!((input.name.as_str(), &input.value), ("a", &Value::from("seen")));
+        let missing = delivery.input(2).unwrap_err().to_string();
+        assert_eq!(missing, "input 2: is not there: the task came with 2");
+    }
+
+    #[test]
+    fn masked_inputs_are_not_shown() {
+        let delivery = delivery();
+        assert_eq!(delivery.input(1).unwrap().value, Value::from("s3cr3t"));
+        let shown = format!("{delivery:?} {:?} {:?}", delivery.input(0).unwrap(), delivery.input(1).unwrap());
+        assert!(shown.contains("seen") && !shown.contains("s3cr3t"), "{shown}");
+    }
+
+    #[test]
+    fn a_task_without_an_id_is_an_error() {
+        let mut delivery = delivery();
+        delivery.task.task_run_id = None;
+        assert!(delivery.task_run().is_err());
+    }
+}

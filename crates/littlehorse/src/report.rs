@@ -156,3 +156,87 @@ pub enum Heard {
     /// The server says that the attempt is over or unknown: there is nothing more to do.
     TooLate,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task() -> proto::TaskRunId {
+        let run = proto::WfRunId { id: "run".into(), parent_wf_run_id: None };
+        proto::TaskRunId { wf_run_id: Some(run), task_guid: "0-1".into() }
+    }
+
+    fn report(ending: &Ending, log: Option<&str>) -> Report {
+        Report::new(&task(), 3, ending, log)
+    }
+
+    fn log_of(report: &Report) -> Option<String> {
+        match Value::try_from(report.message.log_output.clone()?).unwrap() {
+            Value::Str(text) => Some(text),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_ending_has_its_status() {
+        use proto::{LhErrorType as Kind, TaskStatus as Status};
+        let message = || "why".to_owned();
+        for (ending, status, kind) in [
+            (Ending::Failed { message: message() }, Status::TaskFailed, Kind::TaskFailure),
+            (Ending::BadInput { message: message() }, Status::TaskInputVarSubError, Kind::VarSubError),
+            (Ending::BadOutput { message: message() }, Status::TaskOutputSerdeError, Kind::VarMutationError),
+        ] {
+            let report = report(&ending, None);
+            assert_eq!((report.message.status(), report.attempt()), (status, 3));
+            let error = proto::LhTaskError { r#type: kind as i32, message: message() };
+            assert_eq!(report.message.result, Some(Outcome::Error(error)));
+        }
+        let done = report(&Ending::Success(Value::Null), Some("")).with_checkpoints(2);
+        assert_eq!(done.message.result, Some(Outcome::Output(proto::VariableValue { value: None })));
+        assert_eq!((done.message.log_output, done.message.total_checkpoints), (None, 2));
+    }
+
+    #[test]
+    fn a_long_log_is_cut_so_that_the_output_fits() {
+        let output = Value::Str("o".repeat(600_000));
+        let log = format!("first{}last", "l".repeat(600_000));
+        let report = report(&Ending::Success(output), Some(&log));
+        assert!(report.check().is_ok());
+        assert!(report.size() > REPORT_LIMIT - 100, "{}", report.size());
+        let kept = log_of(&report).unwrap();
+        assert!(kept.starts_with("first") && kept.ends_with("last") && kept.contains("left out here"));
+        assert_eq!(log_of(&report.without_log()), None);
+    }
+
+    #[test]
+    fn an_output_that_is_too_large_is_known_before_it_is_sent() {
+        let report = report(&Ending::Success(Value::Str("o".repeat(REPORT_LIMIT))), Some("log"));
+        let told = report.check().unwrap_err().to_string();
+        assert_eq!(
+            told,
+            format!("the output of a task has {} bytes, and the server takes 900000 at most", report.size())
+        );
+        assert_eq!(log_of(&report), None);
+    }
+
+    #[test]
+    fn an_exception_arrives_by_its_name_however_large_it_is() {
+        let report = report(
+            &Ending::Exception {
+                name: "too-big".into(),
+                message: "m".repeat(1_000_000),
+                content: Value::Bytes(vec![0; 1_000_000]),
+            },
+            Some(&"l".repeat(2_000_000)),
+        );
+        assert!(report.check().is_ok());
+        let Some(Outcome::Exception(exception)) = report.message.result else { panic!("no exception") };
+        assert_eq!((exception.name.as_str(), exception.content), ("too-big", Some(Value::Null.into())));
+        assert!(exception.message.ends_with("(its content of 1000004 bytes was too large and is left out)"));
+    }
+
+    #[test]
+    fn kept_bytes_that_are_none_are_an_error() {
+        assert!(Report::from_bytes(b"{}").is_err());
+    }
+}

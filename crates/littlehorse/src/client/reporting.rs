@@ -119,7 +119,7 @@ impl Trying {
         self.tries = self.tries.saturating_add(1);
         match error {
             Error::Exhausted { retry_after: Some(wait), .. } => {
-                Next::Again((*wait).min(LONGEST) + pause.min(Duration::from_secs(1)))
+                Next::Again((*wait).min(QUOTA) + pause.min(Duration::from_secs(1)))
             }
             Error::Exhausted { retry_after: None, .. } if has_log => Next::Shrink,
             Error::Exhausted { retry_after: None, .. } => {
@@ -159,9 +159,103 @@ impl Trying {
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(15);
+/// The longest wait that a server may ask for at once.
+const QUOTA: Duration = Duration::from_secs(60);
 
 /// Doubles up to 15 s, and is then shortened by up to a half.
 fn backoff(tries: u32, chance: f64) -> Duration {
     let full = FIRST.saturating_mul(1 << tries.min(16)).min(LONGEST);
     full.mul_f64(1.0 - chance.clamp(0.0, 1.0) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pauses as long as they can be.
+    const FULL: f64 = 0.0;
+
+    fn exhausted(retry_after: Option<Duration>) -> Error {
+        Error::Exhausted { method: "ReportTask", message: String::new(), retry_after }
+    }
+
+    fn refused(code: Code) -> Error {
+        Error::Refused { method: "ReportTask", code, message: String::new() }
+    }
+
+    fn away() -> Error {
+        Error::Unavailable { host: "h:1".into(), reason: String::new() }
+    }
+
+    #[test]
+    fn pauses_double_and_are_spread() {
+        let pauses: Vec<u128> = (0..9).map(|tries| backoff(tries, 0.0).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 15000]);
+        assert_eq!(backoff(1, 1.0).as_millis(), 100);
+        assert_eq!(backoff(u32::MAX, 0.0), LONGEST);
+    }
+
+    #[test]
+    fn an_outage_is_waited_out_however_long() {
+        let mut trying = Trying::default();
+        for _ in 0..10_000 {
+            assert!(matches!(trying.next(&away(), true, FULL), Next::Again(_)));
+        }
+        assert_eq!(trying.next(&away(), true, FULL), Next::Again(LONGEST));
+        assert!(matches!(trying.next(&refused(Code::PermissionDenied), true, FULL), Next::Again(_)));
+    }
+
+    #[test]
+    fn the_server_says_how_long_a_quota_takes() {
+        let wait = Duration::from_millis(1500);
+        let next = Trying::default().next(&exhausted(Some(wait)), true, FULL);
+        assert_eq!(next, Next::Again(wait + FIRST));
+    }
+
+    #[test]
+    fn what_is_too_large_loses_its_log_and_is_then_given_up() {
+        let mut trying = Trying::default();
+        assert_eq!(trying.next(&exhausted(None), true, FULL), Next::Shrink);
+        for _ in 0..3 {
+            assert!(matches!(trying.next(&exhausted(None), false, FULL), Next::Again(_)));
+        }
+        assert_eq!(trying.next(&exhausted(None), false, FULL), Next::GiveUp);
+        let local = Error::TooLarge { what: String::new(), bytes: 2, limit: 1 };
+        assert_eq!(Trying::default().next(&local, true, FULL), Next::GiveUp);
+    }
+
+    #[test]
+    fn repeated_refusals_make_us_ask() {
+        for error in [
+            Error::NotFound { what: String::new() },
+            refused(Code::InvalidArgument),
+            refused(Code::Internal),
+            refused(Code::Unknown),
+        ] {
+            let mut trying = Trying::default();
+            assert!(matches!(trying.next(&error, true, FULL), Next::Again(_)), "{error}");
+            assert!(matches!(trying.next(&away(), true, FULL), Next::Again(_)), "{error}");
+            assert!(matches!(trying.next(&error, true, FULL), Next::Ask(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_running_attempt_wants_its_report() {
+        use proto::TaskStatus::{TaskPending, TaskRunning, TaskScheduled, TaskSuccess, TaskTimeout};
+        let run = |statuses: &[proto::TaskStatus]| proto::TaskRun {
+            attempts: statuses
+                .iter()
+                .map(|status| proto::TaskAttempt { status: *status as i32, ..Default::default() })
+                .collect(),
+            ..Default::default()
+        };
+        assert!(!attempt_is_over(&run(&[TaskRunning]), 0));
+        assert!(!attempt_is_over(&run(&[TaskTimeout, TaskRunning]), 1));
+        assert!(attempt_is_over(&run(&[TaskTimeout, TaskRunning]), 0));
+        for status in [TaskSuccess, TaskTimeout, TaskScheduled, TaskPending] {
+            assert!(attempt_is_over(&run(&[status]), 0), "{status:?}");
+        }
+        assert!(attempt_is_over(&run(&[TaskRunning]), 1));
+        assert!(attempt_is_over(&run(&[TaskRunning]), -1));
+    }
 }

@@ -86,3 +86,39 @@ fn is_unresolved(error: &(dyn std::error::Error + 'static)) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+
+    /// The trailer of a recorded refusal.
+    #[test]
+    fn the_recorded_retry_info_is_read() {
+        let trailer = "CAgSI1F1b3RhIGV4Y2VlZGVkLiBSZXRyeSBhZnRlciAxNTAwbXMuGjYKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SCgoICAEQgMq17gE=";
+        let bytes = base64::engine::general_purpose::STANDARD.decode(trailer).unwrap();
+        assert_eq!(retry_after(&bytes), Some(Duration::from_millis(1500)));
+        assert_eq!(retry_after(&bytes[..bytes.len() - 20]), None);
+        assert_eq!(retry_after(b""), None);
+    }
+
+    fn meant(code: Code) -> Error {
+        let host = Host { name: "h".into(), port: 1 };
+        error("GetTaskRun", &host, false, &Status::new(code, "words"))
+    }
+
+    #[test]
+    fn codes_mean_what_can_be_done_about_them() {
+        for code in [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled] {
+            assert_eq!(meant(code).to_string(), "h:1 does not answer: words");
+            assert!(meant(code).is_transient());
+        }
+        assert_eq!(meant(Code::NotFound).to_string(), "GetTaskRun: words is not there");
+        assert_eq!(
+            meant(Code::PermissionDenied).to_string(),
+            "GetTaskRun was refused (PermissionDenied): words"
+        );
+        assert!(meant(Code::Internal).is_transient() && !meant(Code::InvalidArgument).is_transient());
+        assert!(matches!(meant(Code::ResourceExhausted), Error::Exhausted { retry_after: None, .. }));
+    }
+}

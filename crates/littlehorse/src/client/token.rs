@@ -154,3 +154,29 @@ fn form_text(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_renewed_before_they_end() {
+        let kept = |life: f64| kept_for(Duration::from_secs_f64(life)).as_secs_f64();
+        assert_eq!((kept(300.0), kept(120.0), kept(4.0), kept(0.0)), (270.0, 90.0, 3.0, 0.0));
+    }
+
+    #[test]
+    fn lives_are_read_as_numbers_and_texts() {
+        let life = |json: &str| seconds(&serde_json::from_str(json).unwrap());
+        assert_eq!(life("300"), Some(Duration::from_secs(300)));
+        assert_eq!(life("\" 300 \""), Some(Duration::from_secs(300)));
+        assert_eq!((life("-1"), life("\"soon\""), life("null")), (None, None, None));
+        assert!(life("1e300").is_some());
+    }
+
+    #[test]
+    fn ids_and_secrets_are_written_as_oauth_wants_them() {
+        assert_eq!(form_text("comfy-worker.1_x*"), "comfy-worker.1_x*");
+        assert_eq!(form_text("a b:c%ä"), "a+b%3Ac%25%C3%A4");
+    }
+}

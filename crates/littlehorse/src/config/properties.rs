@@ -70,3 +70,42 @@ fn unescape(text: &str) -> Result<String, String> {
     }
     String::from_utf16(&units).map_err(|_| "half of a character".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &[(&str, &str)]) {
+        let pairs = parse(text).unwrap();
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(pairs, expected, "{text:?}");
+    }
+
+    #[test]
+    fn pairs_are_read_as_java_does() {
+        check(
+            "LHC_API_HOST=server\nLHC_API_PORT = 2023\r\n",
+            &[("LHC_API_HOST", "server"), ("LHC_API_PORT", "2023")],
+        );
+        check("a:b\nc d\ne\t:\tf\ng", &[("a", "b"), ("c", "d"), ("e", "f"), ("g", "")]);
+        check("  # no\n ! no\n\n \t\n  x = #y ! z  ", &[("x", "#y ! z  ")]);
+        check("url=http://h:1/p?a=b", &[("url", "http://h:1/p?a=b")]);
+        check("a = = b", &[("a", "= b")]);
+    }
+
+    #[test]
+    fn escapes_and_continuations_are_read_as_java_does() {
+        check("a\\=b\\ c\\:d = e", &[("a=b c:d", "e")]);
+        check("path=C:\\\\temp\\\\", &[("path", "C:\\temp\\")]);
+        check("long = one, \\\n      two\nnext=1", &[("long", "one, two"), ("next", "1")]);
+        check("a=1\\\n# not a comment", &[("a", "1# not a comment")]);
+        check("end=x\\", &[("end", "x")]);
+        check("t=\\t\\n\\u00e4\\ud83d\\udc0e\\q", &[("t", "\t\nä🐎q")]);
+    }
+
+    #[test]
+    fn what_is_no_character_is_told_with_its_line() {
+        assert_eq!(parse("a=1\nb=\\u12").unwrap_err(), "line 2: \\u12 is not a character");
+        assert_eq!(parse("b=\\ud83d").unwrap_err(), "line 1: half of a character");
+    }
+}

@@ -31,3 +31,28 @@ fn cut(text: &str, most: usize) -> String {
     let tail = &text[text.ceil_char_boundary(text.len() - half)..];
     format!("{head}{}{tail}", marker(text.len() - head.len() - tail.len()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_is_left_alone() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(fitted("abc", 19).as_deref(), Some("abc"));
+        assert_eq!(fitted("abc", 18), None);
+    }
+
+    #[test]
+    fn the_middle_gives_way_between_characters() {
+        let text: String = (0..400).map(|n| format!("{n}ä🐎")).collect();
+        for most in 60..300 {
+            let short = cut(&text, most);
+            assert!(short.len() <= most && short.len() + 12 > most, "{most}: {}", short.len());
+            assert!(short.starts_with("0ä") && short.ends_with("🐎"), "{short}");
+            let (head, rest) = short.split_once("\n… ").unwrap();
+            let (count, tail) = rest.split_once(" bytes are left out here …\n").unwrap();
+            assert_eq!(head.len() + count.parse::<usize>().unwrap() + tail.len(), text.len());
+        }
+    }
+}

@@ -195,3 +195,153 @@ fn found(json: &Json) -> &'static str {
         Json::Object(_) => "an object",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use std::collections::HashMap;
+
+    fn wire(value: Wire) -> proto::VariableValue {
+        proto::VariableValue { value: Some(value) }
+    }
+
+    fn int(number: i64) -> proto::VariableValue {
+        wire(Wire::Int(number))
+    }
+
+    fn nested() -> proto::WfRunId {
+        let parent = proto::WfRunId { id: "p".into(), parent_wf_run_id: None };
+        proto::WfRunId { id: "c".into(), parent_wf_run_id: Some(Box::new(parent)) }
+    }
+
+    fn moment() -> jiff::Timestamp {
+        "1969-12-31T23:59:58.25Z".parse().unwrap()
+    }
+
+    fn all() -> Vec<Value> {
+        let field = proto::StructField { value: Some(int(3)), masked: false };
+        let text = proto::StructField { value: Some(wire(Wire::JsonArr("[1]".into()))), masked: true };
+        let fields = HashMap::from([("n".to_owned(), field), ("list".to_owned(), text)]);
+        let entry = proto::map::Entry { key: Some(int(7)), value: Some(wire(Wire::Str("x".into()))) };
+        vec![
+            Value::Null,
+            Value::JsonObj("{\"a\": 1}".into()),
+            Value::JsonArr("[ ]".into()),
+            Value::Double(0.5),
+            Value::Bool(false),
+            Value::Str(String::new()),
+            Value::Int(i64::MIN),
+            Value::Bytes(vec![0, 255]),
+            Value::WfRunId(nested()),
+            Value::Timestamp(moment()),
+            Value::Struct(proto::Struct {
+                struct_def_id: Some(proto::StructDefId { name: "s".into(), version: 1 }),
+                r#struct: Some(proto::InlineStruct { fields }),
+            }),
+            Value::Array(proto::Array { items: vec![int(1), int(2)], element_type: None }),
+            Value::Map(proto::Map { entries: vec![entry], map_type: None }),
+        ]
+    }
+
+    #[test]
+    fn every_kind_survives_the_wire() {
+        use prost::Message;
+        for value in all() {
+            let bytes = proto::VariableValue::from(value.clone()).encode_to_vec();
+            let back = proto::VariableValue::decode(bytes.as_slice()).unwrap();
+            assert_eq!(Value::try_from(back).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn every_kind_becomes_json() {
+        let json: Vec<String> = all().iter().map(|value| value.to::<Json>().unwrap().to_string()).collect();
+        let expected = [
+            "null",
+            r#"{"a":1}"#,
+            "[]",
+            "0.5",
+            "false",
+            r#""""#,
+            "-9223372036854775808",
+            "[0,255]",
+            r#""p_c""#,
+            r#""1969-12-31T23:59:58.25Z""#,
+            r#"{"list":[1],"n":3}"#,
+            "[1,2]",
+            r#"{"7":"x"}"#,
+        ];
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn values_become_rust_types_and_back() {
+        #[derive(Deserialize, serde::Serialize, PartialEq, Debug)]
+        struct Order {
+            id: u64,
+            gift: Option<bool>,
+        }
+        let order: Order = Value::JsonObj(r#"{"id": 1, "more": 2}"#.into()).to().unwrap();
+        assert_eq!(order, Order { id: 1, gift: None });
+        assert_eq!(
+            from_serialize(&order, Type::JsonObj).unwrap(),
+            Value::JsonObj(r#"{"id":1,"gift":null}"#.into())
+        );
+        assert_eq!(Value::Int(5).to::<Option<u8>>().unwrap(), Some(5));
+        assert_eq!(Value::Double(8.0).to::<f32>().unwrap(), 8.0);
+        assert_eq!(Value::Bytes(vec![1, 2]).to::<Vec<u8>>().unwrap(), [1, 2]);
+        assert_eq!(Value::Timestamp(moment()).to::<jiff::Timestamp>().unwrap(), moment());
+        for (value, of) in [
+            (Value::Int(5), Type::Int),
+            (Value::Bool(true), Type::Bool),
+            (Value::Str("x".into()), Type::Str),
+            (Value::Double(1.5), Type::Double),
+            (Value::Bytes(vec![0, 255]), Type::Bytes),
+            (Value::WfRunId(nested()), Type::WfRunId),
+            (Value::Timestamp(moment()), Type::Timestamp),
+            (Value::JsonArr("[1,2]".into()), Type::JsonArr),
+        ] {
+            let json: Json = value.to().unwrap();
+            assert_eq!(from_serialize(&json, of).unwrap(), value);
+            assert_eq!(from_serialize(&None::<u8>, of).unwrap(), Value::Null);
+        }
+    }
+
+    /// Big numbers and odd spaces: whoever takes raw JSON gets what came, and gives what is sent.
+    #[test]
+    fn raw_json_passes_untouched() {
+        let text = r#"{ "seed" : 18446744073709551616.50, "a":1e-05 }"#;
+        let raw: Box<RawValue> = Value::JsonObj(text.into()).to().unwrap();
+        assert_eq!(raw.get(), text);
+        assert_eq!(from_serialize(&raw, Type::JsonObj).unwrap(), Value::JsonObj(text.into()));
+        assert_eq!(infer(&raw).unwrap(), Value::JsonObj(text.into()));
+    }
+
+    #[test]
+    fn the_suiting_type_is_found() {
+        assert_eq!(infer(&7).unwrap(), Value::Int(7));
+        assert_eq!(infer(&u64::MAX).unwrap(), Value::Double(u64::MAX as f64));
+        assert_eq!(infer("a").unwrap(), Value::Str("a".into()));
+        assert_eq!(infer(&[1.5]).unwrap(), Value::JsonArr("[1.5]".into()));
+        assert_eq!(infer(&()).unwrap(), Value::Null);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let told = |error: Error| error.to_string();
+        assert_eq!(
+            told(from_serialize(&[1], Type::JsonObj).unwrap_err()),
+            "a value of the type JSON_OBJ: this array cannot be sent as this type"
+        );
+        assert!(from_serialize(&u64::MAX, Type::Int).is_err());
+        assert!(from_serialize(&[256], Type::Bytes).is_err());
+        assert!(from_serialize("yesterday", Type::Timestamp).is_err());
+        let bad = told(Value::JsonObj("{".into()).to::<Json>().unwrap_err());
+        assert!(bad.starts_with("a value of the type JSON_OBJ: EOF"), "{bad}");
+        assert!(Value::Null.to::<i64>().is_err());
+        assert!(Value::Double(f64::NAN).to::<f64>().is_err());
+        let beyond = wire(Wire::UtcTimestamp(Timestamp { seconds: i64::MAX, nanos: 0 }));
+        assert!(Value::try_from(beyond).is_err());
+    }
+}

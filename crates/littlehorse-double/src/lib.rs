@@ -1,1 +1,42 @@
 //! A test double of a LittleHorse server, for tests and measurements only.
+//!
+//! ```no_run
+//! # async fn example() -> std::io::Result<()> {
+//! use littlehorse_double::{Double, NewRun, Options};
+//!
+//! let double = Double::start(Options::default()).await?;
+//! let run = double.schedule(NewRun::json("wfrun-1", r#"{"3": {}}"#));
+//! // Here a worker connects to 127.0.0.1 and `double.port(0)`.
+//! let ended = run.ended().await;
+//! assert_eq!(ended.attempts.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it does is what the real server was seen to do, as far as a task worker can tell. It is honest in two ways that tests
+//! check: messages in recordings are reproduced byte for byte, and the official Python SDK works with it exactly as it was
+//! recorded to work.
+
+mod access;
+mod answers;
+mod clock;
+mod cluster;
+mod double;
+mod fault;
+mod host;
+mod journal;
+mod message;
+mod options;
+pub mod proto;
+mod run;
+mod service;
+mod tls;
+
+pub use access::{OAuth, TokenRequest, TokenServer};
+pub use double::Double;
+pub use fault::{Fault, quota, too_large};
+pub use journal::{Event, Journal, Method, What};
+pub use message::Message;
+pub use options::{Backoff, NewRun, Options, Oversize, json_task};
+pub use run::{Run, Seen};
+pub use tls::Tls;

@@ -1,0 +1,155 @@
+//! How attempts end: by a report, by their timeout, or because a test says so.
+
+use serde_json::Value as Json;
+
+use super::timers::Timer;
+use super::{Cluster, RunKey, State};
+use crate::options::NewRun;
+use crate::proto::report_task_run::Result as Reported;
+use crate::proto::type_definition::DefinedType;
+use crate::proto::variable_value::Value;
+use crate::proto::{
+    LhErrorType, LhTaskError, ReportTaskRun, TaskDef, TaskStatus, VariableType, VariableValue, task_attempt,
+};
+use crate::run::{RunState, Seen};
+
+impl Cluster {
+    pub(crate) fn schedule(&self, new: NewRun) -> (RunKey, crate::proto::TaskRunId) {
+        let held = new.held;
+        let (tenant, run) = RunState::new(new, self.clock.timestamp());
+        let id = run.id().clone();
+        let key = RunKey::new(&tenant, &id);
+        let mut state = self.state();
+        let attempt = run.latest();
+        state.runs.insert(key.clone(), run);
+        if !held {
+            self.begin(&mut state, &key, attempt);
+        }
+        drop(state);
+        self.look_at_timers();
+        self.tell();
+        (key, id)
+    }
+
+    /// A report came. One of an attempt that does not run is remembered for the test, and nothing else.
+    pub(crate) fn report(&self, tenant: &str, report: ReportTaskRun) {
+        let Some(key) = report.task_run_id.as_ref().map(|id| RunKey::new(tenant, id)) else { return };
+        let mut state = self.state();
+        let (at, now) = (self.clock.now(), self.clock.timestamp());
+        let def = state.runs.get(&key).and_then(|run| state.task_def(tenant, run.task())).cloned();
+        let Some(run) = state.runs.get_mut(&key) else { return };
+        let heard = run.latest() == report.attempt_number && run.status() == TaskStatus::TaskRunning;
+        run.reports.push(Seen { report: report.clone(), heard, at });
+        if heard {
+            let (status, result) = judged(def.as_ref(), &report);
+            run.end(status, result, report.log_output, report.time.or(Some(now)));
+            self.go_on(&mut state, &key);
+        }
+        drop(state);
+        self.look_at_timers();
+        self.tell();
+    }
+
+    pub(super) fn time_out(&self, state: &mut State, key: &RunKey, attempt: i32) {
+        let now = self.clock.timestamp();
+        let Some(run) = state.runs.get_mut(key) else { return };
+        if run.latest() != attempt || run.status() != TaskStatus::TaskRunning {
+            return;
+        }
+        run.end(TaskStatus::TaskTimeout, None, None, Some(now));
+        self.go_on(state, key);
+    }
+
+    /// The latest attempt runs out of time now.
+    pub(crate) fn time_out_now(&self, key: &RunKey) {
+        let mut state = self.state();
+        let attempt = state.runs.get(key).map_or(0, RunState::latest);
+        self.time_out(&mut state, key, attempt);
+        drop(state);
+        self.look_at_timers();
+        self.tell();
+    }
+
+    /// Another attempt, if there may be one.
+    fn go_on(&self, state: &mut State, key: &RunKey) {
+        let now = self.clock.timestamp();
+        let Some(run) = state.runs.get_mut(key) else { return };
+        let again = matches!(run.status(), TaskStatus::TaskFailed | TaskStatus::TaskTimeout);
+        if !again || run.attempts_left() <= 0 {
+            return;
+        }
+        let pause = run.pause();
+        let attempt = run.add_attempt(now);
+        match pause {
+            Some(pause) => {
+                run.set_status(TaskStatus::TaskPending);
+                state.timers.set(self.clock.now() + pause, Timer::Begin(key.clone(), attempt));
+            }
+            None => self.begin(state, key, attempt),
+        }
+    }
+
+    /// Changes a run as if something happened elsewhere.
+    pub(crate) fn change(&self, key: &RunKey, change: impl FnOnce(&mut RunState)) {
+        let mut state = self.state();
+        if let Some(run) = state.runs.get_mut(key) {
+            change(run);
+        }
+        drop(state);
+        self.tell();
+    }
+
+    pub(crate) fn remove(&self, key: &RunKey) {
+        let mut state = self.state();
+        state.dealing.withdraw(key);
+        state.runs.remove(key);
+        drop(state);
+        self.tell();
+    }
+}
+
+/// A success must be what the TaskDef promises.
+fn judged(def: Option<&TaskDef>, report: &ReportTaskRun) -> (TaskStatus, Option<task_attempt::Result>) {
+    let status = TaskStatus::try_from(report.status).unwrap_or(TaskStatus::TaskFailed);
+    let result = report.result.clone().map(|result| match result {
+        Reported::Output(value) => task_attempt::Result::Output(value),
+        Reported::Error(error) => task_attempt::Result::Error(error),
+        Reported::Exception(exception) => task_attempt::Result::Exception(exception),
+    });
+    if status != TaskStatus::TaskSuccess {
+        return (status, result);
+    }
+    let problem = match &report.result {
+        Some(Reported::Output(value)) => def.and_then(|def| misfit(def, value)),
+        _ => Some("a success needs an output".to_owned()),
+    };
+    match problem {
+        None => (status, result),
+        Some(message) => {
+            let error = LhTaskError { r#type: LhErrorType::VarMutationError as i32, message };
+            (TaskStatus::TaskOutputSerdeError, Some(task_attempt::Result::Error(error)))
+        }
+    }
+}
+
+/// What is wrong with an output.
+fn misfit(def: &TaskDef, value: &VariableValue) -> Option<String> {
+    let wanted = def.return_type.as_ref()?.return_type.as_ref()?.defined_type.as_ref()?;
+    let DefinedType::PrimitiveType(wanted) = wanted else { return None };
+    let wanted = VariableType::try_from(*wanted).ok()?;
+    let value = value.value.as_ref()?;
+    let parses = |text: &str| serde_json::from_str::<Json>(text).ok();
+    let fits = match (wanted, value) {
+        (VariableType::JsonObj, Value::JsonObj(text)) => parses(text).is_some_and(|json| json.is_object()),
+        (VariableType::JsonArr, Value::JsonArr(text)) => parses(text).is_some_and(|json| json.is_array()),
+        (VariableType::Double, Value::Double(_))
+        | (VariableType::Bool, Value::Bool(_))
+        | (VariableType::Str, Value::Str(_))
+        | (VariableType::Int, Value::Int(_))
+        | (VariableType::Bytes, Value::Bytes(_))
+        | (VariableType::WfRunId, Value::WfRunId(_))
+        | (VariableType::Timestamp, Value::UtcTimestamp(_)) => true,
+        _ => false,
+    };
+    (!fits).then(|| format!("the output is not {}", wanted.as_str_name()))
+}

@@ -19,4 +19,4 @@ pub use intake::{Health, Intake, IntakeOptions};
 pub use report::{Ending, Heard, REPORT_LIMIT, Report};
 pub use task_def::{NewTaskDef, Registered, Type};
 pub use value::Value;
-pub use worker::{TaskContext, TaskError, Worker};
+pub use worker::{CheckpointLog, ServedTask, Slots, TaskContext, TaskError, Worker};

@@ -19,11 +19,16 @@ pub(crate) struct Placed {
     pub(crate) name: String,
 }
 
-/// Literal `filename_prefix` values get a folder of the task's own in front; inputs that name placed files name them
-/// where they are. Linked and absent prefixes are left alone.
-pub(crate) fn edit(workflow: &Workflow, task: TaskId, placed: &[Placed]) -> Result<Workflow, EditError> {
+/// Literal `filename_prefix` values get a folder of the task's own in front, if it has one; inputs that name placed files
+/// name them where they are. Linked and absent prefixes are left alone.
+pub(crate) fn edit(
+    workflow: &Workflow,
+    folder_of: Option<TaskId>,
+    placed: &[Placed],
+) -> Result<Workflow, EditError> {
     let mut edited = workflow.clone();
-    for node in workflow.nodes() {
+    let nodes = if folder_of.is_some() { workflow.nodes() } else { Vec::new() };
+    for (task, node) in folder_of.iter().cycle().zip(nodes) {
         let Some(prefix) = node.input("filename_prefix") else { continue };
         let Some(prefix) = prefix.text() else { continue };
         let prefix = format!("{FOLDER}/{task}/{prefix}");
@@ -72,11 +77,13 @@ mod tests {
             "5": {"class_type":"SaveImage","inputs":{"images":["2",0]}}}"#;
         let workflow = Workflow::parse(text).unwrap();
         let placed = [Placed { node_id: "2".into(), input: "image".into(), name: "remuda/x-cat.png".into() }];
-        let edited = edit(&workflow, task(), &placed).unwrap();
+        let edited = edit(&workflow, Some(task()), &placed).unwrap();
         let expected = text
             .replace("\"a/b\"", "\"remuda/0190b6c1-0000-7000-8000-000000000001/a/b\"")
             .replace("\"cat.png\"", "\"remuda/x-cat.png\"");
         assert_eq!(edited.as_str(), expected);
+        let untouched = edit(&workflow, None, &[]).unwrap();
+        assert_eq!(untouched.as_str(), text, "where paths are somebody's contract nothing changes");
     }
 
     #[test]
@@ -84,8 +91,8 @@ mod tests {
         let workflow =
             Workflow::parse(r#"{"1": {"class_type": "A", "inputs": {"image": ["2", 0]}}}"#).unwrap();
         let placed = |node: &str| [Placed { node_id: node.into(), input: "image".into(), name: "x".into() }];
-        assert!(edit(&workflow, task(), &placed("9")).is_err());
-        assert!(edit(&workflow, task(), &placed("1")).is_err(), "a linked input names no file");
+        assert!(edit(&workflow, Some(task()), &placed("9")).is_err());
+        assert!(edit(&workflow, Some(task()), &placed("1")).is_err(), "a linked input names no file");
     }
 
     #[test]

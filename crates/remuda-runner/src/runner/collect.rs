@@ -7,7 +7,7 @@ use comfyui::outputs::{FileType, OutputFile as Left, Outputs};
 use comfyui::{Client, Error, ExecutionFailure, FileRef, Success};
 use futures_util::{StreamExt, stream};
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass, OutputFile, Phase, TaskResult};
+use remuda_core::{Failure, FailureClass, OutputFile, Phase, Sha256, TaskResult};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -60,6 +60,12 @@ impl Attempt {
     async fn deliver_all(&self, ready: &Ready, outputs: &Outputs, files: &mut Vec<OutputFile>) -> Step<()> {
         self.board().set_phase(self.lease(), Phase::Collecting);
         self.stage(Stage::Delivering).await;
+        if !self.worker.shared.source.manners().collect {
+            files.extend(
+                (0..).zip(outputs.files().filter(|file| is_result(file))).map(|(n, left)| named(n, left)),
+            );
+            return Ok(());
+        }
         for left in outputs.files().filter(|file| is_result(file)) {
             let n = i32::try_from(files.len()).unwrap_or(i32::MAX);
             let delivered = tokio::select! {
@@ -196,6 +202,11 @@ enum Trouble {
 /// Saved files and previews; not what a node only read.
 fn is_result(file: &Left) -> bool {
     matches!(file.file_type, FileType::Output | FileType::Temp)
+}
+
+/// A file that stays where it is.
+fn named(n: i32, left: &Left) -> OutputFile {
+    output_file(n, left, Delivered { key: String::new(), size: 0, sha256: Sha256([0; 32]) })
 }
 
 fn output_file(n: i32, left: &Left, delivered: Delivered) -> OutputFile {

@@ -33,9 +33,11 @@ impl Attempt {
         let workflow = Workflow::from_raw(self.claim.input.workflow.clone())
             .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
         self.check(ready, &workflow).await?;
+        let own_folder = self.worker.shared.source.manners().own_folder;
+        let folder_of = own_folder.then_some(self.claim.task.id);
         loop {
             let (placed, believed) = self.place_all(ready).await?;
-            let edited = edits::edit(&workflow, self.claim.task.id, &placed)
+            let edited = edits::edit(&workflow, folder_of, &placed)
                 .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
             let request = extra::add(PromptRequest::new(edited), self.claim.input.extra.as_deref())
                 .with_id(self.claim.lease.prompt_id)

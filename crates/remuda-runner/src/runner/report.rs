@@ -112,9 +112,13 @@ impl Attempt {
         }
     }
 
-    /// Deletes the history entry of our prompt, now that its end is recorded. Nothing else is touched.
+    /// Deletes the history entry of our prompt, now that its end is recorded, unless somebody may look for it. Nothing
+    /// else is touched.
     async fn clean_up(&self) {
         let Some(prompt) = &self.prompt else { return };
+        if !self.worker.shared.source.manners().forget {
+            return;
+        }
         let delete = self.worker.client.delete_history(std::slice::from_ref(prompt));
         if !matches!(tokio::time::timeout(self.timing().stopping, delete).await, Ok(Ok(()))) {
             tracing::debug!(prompt_id = %prompt, "its history entry stays");

@@ -4,14 +4,37 @@
 //! [`JournalSource`] stands between: towards the runners it is a [`Source`](super::Source), towards the employer a
 //! worker with a number of slots, and in between a small journal in the data directory keeps what a killed process must
 //! know to find its renders, and its unsent reports, again.
+//!
+//! ```text
+//!  employer ──next──▶ ask ──▶ desk ──claim, beat, end──▶ runners
+//!     ▲  │ watch               │ ▲
+//!     │  └─────▶ oversee ──────┘ └── look: where is it already?
+//!     └─report── reports ◀─── desk          folder: one file for each job
+//! ```
+//!
+//! `desk` decides, as values; everything else carries it out.
+
+mod ask;
+mod desk;
+mod folder;
+mod look;
+mod office;
+mod oversee;
+mod record;
+mod reports;
+mod service;
+mod source;
 
 use std::fmt;
 
 use async_trait::async_trait;
+use remuda_core::WorkerId;
 use remuda_core::transition::Ending;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
+
+pub use service::JournalSource;
 
 use super::Result;
 use crate::frames::Frame;
@@ -39,6 +62,9 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
 
     /// Live progress of a job. Never waits.
     fn frame(&self, job: &Job, frame: &Frame);
+
+    /// A job goes to this worker; `found`: its prompt was there before. Never waits.
+    fn placed(&self, _job: &Job, _worker: &WorkerId, _found: bool) {}
 }
 
 /// A piece of work.
@@ -48,7 +74,8 @@ pub struct Job {
     pub key: String,
     /// Which delivery, by the employer's count.
     pub attempt: i32,
-    /// The id under which ComfyUI gets it.
+    /// The id under which ComfyUI gets it; in a report, and in everything else that is said of the job, the one under
+    /// which it got it.
     pub prompt_id: Uuid,
     /// The id under which it gets it when a prompt of the first one ended badly before.
     pub second_prompt_id: Uuid,
@@ -114,30 +141,4 @@ pub struct JournalOptions {
     pub workers: Vec<(remuda_core::WorkerId, comfyui::Client)>,
     /// Where outputs are delivered to; without it they stay at ComfyUI and are only named.
     pub sink: Option<remuda_files::Files>,
-}
-
-/// A source that works for an [`Employer`].
-#[derive(Debug)]
-pub struct JournalSource {}
-
-impl JournalSource {
-    /// Opens the journal, and takes up the reports that were not sent.
-    pub async fn open(_employer: std::sync::Arc<dyn Employer>, _options: JournalOptions) -> Result<Self> {
-        todo!()
-    }
-
-    /// Stops everything under way, because of this; the employer may try it again.
-    pub fn call_off(&self, _reason: &str) {
-        todo!()
-    }
-
-    /// How many jobs are under way, and how many reports are still to be heard.
-    pub fn counts(&self) -> (usize, usize) {
-        todo!()
-    }
-
-    /// Sends what reports it can within this time; the rest stays in the journal, and is counted.
-    pub async fn close(&self, _patience: std::time::Duration) -> usize {
-        todo!()
-    }
 }

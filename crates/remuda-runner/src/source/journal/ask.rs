@@ -1,0 +1,89 @@
+//! Asking the employer for jobs: for as many as can be begun at once.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::office::Office;
+use super::{Employer, Job};
+use crate::herd::jitter;
+use crate::source::Result;
+
+/// A question that is not needed any more is kept for so long: mostly it is needed again at once, because a claim ran
+/// out and was renewed.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// The pause after an employer that does not answer; it doubles.
+const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+type Ask = BoxFuture<'static, Result<Job>>;
+
+/// Asks until it is stopped.
+pub(super) async fn run(office: Arc<Office>) {
+    let mut moves = office.moves.subscribe();
+    let mut asks: Vec<Ask> = Vec::new();
+    let mut surplus: Option<Instant> = None;
+    let (mut pause, mut rest) = (PAUSE, None::<Instant>);
+    loop {
+        moves.borrow_and_update();
+        let now = Instant::now();
+        rest = rest.filter(|until| *until > now);
+        let wanted = if rest.is_some() { 0 } else { office.desk().demand() };
+        if asks.len() <= wanted {
+            surplus = None;
+            asks.resize_with(wanted, || ask(&office.employer));
+        } else if now >= *surplus.get_or_insert(now + LINGER) {
+            surplus = None;
+            asks.truncate(wanted);
+        }
+        let wake = [surplus, rest].into_iter().flatten().min();
+        tokio::select! {
+            biased;
+            () = office.stop.cancelled() => return,
+            job = next_of(&mut asks) => match job {
+                Ok(job) => {
+                    pause = PAUSE;
+                    office.receive(job);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no job can be had now");
+                    rest = Some(Instant::now() + jitter(pause));
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            },
+            changed = moves.changed() => if changed.is_err() { return },
+            () = sleep_until(wake) => {}
+        }
+    }
+}
+
+fn ask(employer: &Arc<dyn Employer>) -> Ask {
+    let employer = Arc::clone(employer);
+    Box::pin(async move { employer.next().await })
+}
+
+/// The first answer. Those that are not answered stay.
+async fn next_of(asks: &mut Vec<Ask>) -> Result<Job> {
+    poll_fn(|context| {
+        for n in 0..asks.len() {
+            if let Poll::Ready(answer) = asks[n].as_mut().poll(context) {
+                drop(asks.swap_remove(n));
+                return Poll::Ready(answer);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+async fn sleep_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,412 @@
+//! What is under way, as values: who may have which job, what is over, and what is still to be said.
+//!
+//! ```text
+//!  receive ─▶ waiting ───────── take ──▶ bound to a worker ── end ──▶ ended ── heard ─▶ gone
+//!      │         ▲                            ▲    │                    ▲
+//!      └─▶ looking ──── found there ──────────┘    └─ give back ────────┘
+//! ```
+//!
+//! No clock, no file, no task in here.
+
+mod claims;
+mod ends;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::transition::Ending;
+use remuda_core::{AttemptNo, Fence, Lease, LeaseRef, OwnerId, Phase, TaskId, Timestamp, WorkerId};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::record::{Record, VERSION};
+use super::{Job, JobEnding};
+
+pub(super) use claims::Taken;
+pub(super) use ends::{Finished, Verdict};
+
+/// So many good ends are remembered, for so long: the same work may be delivered again.
+const REMEMBERED: usize = 256;
+const MEMORY: Duration = Duration::from_secs(3600);
+
+/// Leases whose end was reported are remembered, so that a repeated report is known as one.
+const REPORTED: usize = 64;
+
+/// Renders that were let go of are remembered, so that nobody stops them as nobody's.
+const LET_GO: usize = 256;
+
+/// Leases do not run out while the journal is locked; this is for readers only.
+const LEASE: Duration = Duration::from_secs(3600);
+
+/// Why a job is stopped.
+#[derive(Debug, Clone)]
+struct Cancel {
+    reason: String,
+    /// Nobody wants to hear of it.
+    unwanted: bool,
+    /// It was delivered again since.
+    renewed: bool,
+}
+
+/// A job at a worker.
+#[derive(Debug)]
+struct Bound {
+    worker: WorkerId,
+    fence: Fence,
+    phase: Phase,
+    progress: f64,
+    rendering_since: Option<Timestamp>,
+    /// A runner has it.
+    taken: bool,
+    /// What its holder was told: to cancel it, to give it back.
+    told: (bool, bool),
+}
+
+#[derive(Debug)]
+enum State {
+    /// It may be somewhere already.
+    Looking,
+    /// For the next worker.
+    Waiting,
+    /// At a worker.
+    Bound(Bound),
+    /// Over, and the employer has not heard it.
+    Ended {
+        ending: Arc<JobEnding>,
+        lease: Option<LeaseRef>,
+        /// Somebody is saying it.
+        said: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    job: Arc<Job>,
+    attempt: AttemptNo,
+    /// First come, first served.
+    order: u64,
+    state: State,
+    /// Its delivery is over, and the next will come: it does not count against the slots.
+    superseded: bool,
+    cancel: Option<Cancel>,
+    /// Workers that lack something it needs, or gave it back.
+    avoid: BTreeSet<WorkerId>,
+}
+
+impl Entry {
+    fn counts(&self) -> bool {
+        !self.superseded && !matches!(self.state, State::Ended { .. })
+    }
+
+    fn bound(&self) -> Option<&Bound> {
+        match &self.state {
+            State::Bound(bound) => Some(bound),
+            _ => None,
+        }
+    }
+
+    /// A later delivery takes the place of this one. The prompt stays what it is.
+    fn deliver(&mut self, job: Job) {
+        self.job = Arc::new(Job { prompt_id: self.job.prompt_id, ..job });
+        self.superseded = false;
+        if let Some(cancel) = &mut self.cancel {
+            cancel.renewed = true;
+        }
+    }
+
+    /// A prompt of the first id ended badly.
+    fn use_second_id(&mut self) {
+        let mut job = Job::clone(&self.job);
+        job.prompt_id = job.second_prompt_id;
+        self.attempt = job.attempt.saturating_add(2);
+        self.job = Arc::new(job);
+    }
+}
+
+/// A good end.
+#[derive(Debug)]
+struct Remembered {
+    task: TaskId,
+    prompt_id: Uuid,
+    attempt: AttemptNo,
+    ending: Arc<JobEnding>,
+    at: Instant,
+}
+
+/// What a delivery means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Received {
+    /// A new job for the next worker.
+    New,
+    /// It is to be looked for first.
+    Look,
+    /// It is under way, or ended, and this delivery gets its end.
+    Attached,
+    /// Its end is known already, or nothing is taken any more: that is to be said.
+    Answer,
+    /// A newer delivery of it is under way.
+    Stale,
+}
+
+/// Where a job was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// At this worker: it goes on, or has ended well.
+    At {
+        worker: WorkerId,
+        phase: Phase,
+        /// In the mark on its prompt, if that was read.
+        attempt: Option<AttemptNo>,
+    },
+    /// It ended badly.
+    Bad,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// A claim that waits.
+#[derive(Debug)]
+struct Waiter {
+    worker: WorkerId,
+    ahead: bool,
+    since: Instant,
+}
+
+/// All jobs of a journal source.
+#[derive(Debug)]
+pub(super) struct Desk {
+    employer: String,
+    owner: OwnerId,
+    slots: usize,
+    /// All workers that there are.
+    workers: BTreeSet<WorkerId>,
+    jobs: BTreeMap<TaskId, Entry>,
+    waiters: BTreeMap<u64, Waiter>,
+    /// Numbers deliveries and claims.
+    next: u64,
+    fence: i64,
+    remembered: VecDeque<Remembered>,
+    reported: VecDeque<LeaseRef>,
+    let_go: VecDeque<Lease>,
+    closing: bool,
+}
+
+impl Desk {
+    /// An empty one. `starts` makes its fences greater than those of all processes before.
+    pub(super) fn new(
+        employer: String,
+        owner: OwnerId,
+        slots: usize,
+        workers: impl IntoIterator<Item = WorkerId>,
+        starts: i64,
+    ) -> Self {
+        Self {
+            employer,
+            owner,
+            slots: slots.max(1),
+            workers: workers.into_iter().collect(),
+            jobs: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            next: 0,
+            fence: starts.saturating_mul(1_000_000_000),
+            remembered: VecDeque::new(),
+            reported: VecDeque::new(),
+            let_go: VecDeque::new(),
+            closing: false,
+        }
+    }
+
+    /// The process.
+    pub(super) fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn next_fence(&mut self) -> Fence {
+        self.fence += 1;
+        Fence(self.fence)
+    }
+
+    fn insert(&mut self, task: TaskId, job: Arc<Job>, attempt: AttemptNo, state: State) {
+        let order = self.number();
+        let entry =
+            Entry { job, attempt, order, state, superseded: false, cancel: None, avoid: BTreeSet::new() };
+        self.jobs.insert(task, entry);
+    }
+
+    /// Takes up what the journal has from before. `true`: it is to be looked for.
+    pub(super) fn restore(&mut self, record: Record) -> bool {
+        let Record { task, worker, attempt, phase, rendering_since, job, ending, .. } = record;
+        let known = worker.filter(|worker| self.workers.contains(worker));
+        let state = match (ending, known) {
+            (Some(ending), _) => State::Ended { ending, lease: None, said: false },
+            (None, Some(worker)) => State::Bound(Bound {
+                worker,
+                fence: self.next_fence(),
+                phase,
+                progress: 0.0,
+                rendering_since,
+                taken: false,
+                told: (false, false),
+            }),
+            (None, None) => State::Looking,
+        };
+        let look = matches!(state, State::Looking);
+        self.insert(task, job, attempt, state);
+        look
+    }
+
+    /// A job was delivered.
+    pub(super) fn receive(&mut self, task: TaskId, job: Job, now: Instant) -> Received {
+        if let Some(entry) = self.jobs.get_mut(&task) {
+            if job.attempt < entry.job.attempt {
+                return Received::Stale;
+            }
+            let newer = job.attempt > entry.job.attempt;
+            return match &entry.state {
+                // The bad end of a delivery before this one is of no interest any more.
+                State::Ended { ending, .. } if newer && !ended_well(ending) => {
+                    entry.deliver(job);
+                    entry.cancel = None;
+                    entry.state = State::Looking;
+                    Received::Look
+                }
+                _ => {
+                    entry.deliver(job);
+                    Received::Attached
+                }
+            };
+        }
+        self.remembered.retain(|good| now.saturating_duration_since(good.at) < MEMORY);
+        if let Some(good) = self.remembered.iter().rev().find(|good| good.task == task) {
+            let job = Job { prompt_id: good.prompt_id, ..job };
+            let state = State::Ended { ending: Arc::clone(&good.ending), lease: None, said: false };
+            let attempt = good.attempt;
+            self.insert(task, Arc::new(job), attempt, state);
+            return Received::Answer;
+        }
+        let (state, received) = if self.closing {
+            let ending = called_off("the worker is stopping");
+            (State::Ended { ending, lease: None, said: false }, Received::Answer)
+        } else if job.again {
+            (State::Looking, Received::Look)
+        } else {
+            (State::Waiting, Received::New)
+        };
+        self.insert(task, Arc::new(job), 1, state);
+        received
+    }
+
+    /// A job was looked for. `false`: it is not wanted any more.
+    pub(super) fn located(&mut self, task: TaskId, found: Found) -> bool {
+        let fence = self.next_fence();
+        let Some(entry) = self.jobs.get_mut(&task) else { return false };
+        if !matches!(entry.state, State::Looking) {
+            return false;
+        }
+        entry.state = State::Waiting;
+        match found {
+            Found::At { worker, phase, attempt } => {
+                entry.attempt = attempt.unwrap_or(entry.attempt);
+                entry.state = State::Bound(Bound {
+                    worker,
+                    fence,
+                    phase,
+                    progress: 0.0,
+                    rendering_since: None,
+                    taken: false,
+                    told: (false, false),
+                });
+            }
+            Found::Bad => entry.use_second_id(),
+            Found::Nowhere => {}
+        }
+        true
+    }
+
+    /// The newest delivery of a job.
+    pub(super) fn job(&self, task: TaskId) -> Option<Arc<Job>> {
+        self.jobs.get(&task).map(|entry| Arc::clone(&entry.job))
+    }
+
+    /// The prompt of a lease.
+    pub(super) fn prompt_of(&self, lease: LeaseRef) -> Option<Uuid> {
+        let entry = self.jobs.get(&lease.task)?;
+        let held = entry.bound().is_some_and(|bound| bound.fence == lease.fence);
+        held.then_some(entry.job.prompt_id)
+    }
+
+    /// Everything that is still to be said, and that nobody says.
+    pub(super) fn unsaid(&self) -> Vec<TaskId> {
+        let unsaid = |entry: &Entry| matches!(entry.state, State::Ended { said, .. } if !said);
+        self.jobs.iter().filter(|(_, entry)| unsaid(entry)).map(|(task, _)| *task).collect()
+    }
+
+    /// Everything that is still to be heard.
+    pub(super) fn said(&self) -> Vec<TaskId> {
+        let ended = |entry: &Entry| matches!(entry.state, State::Ended { .. });
+        self.jobs.iter().filter(|(_, entry)| ended(entry)).map(|(task, _)| *task).collect()
+    }
+
+    /// All jobs that are not over.
+    pub(super) fn under_way(&self) -> Vec<TaskId> {
+        let under_way = |entry: &Entry| !matches!(entry.state, State::Ended { .. });
+        self.jobs.iter().filter(|(_, entry)| under_way(entry)).map(|(task, _)| *task).collect()
+    }
+
+    /// How many jobs are under way, and how many ends are still to be heard.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let ended = self.jobs.values().filter(|entry| matches!(entry.state, State::Ended { .. })).count();
+        (self.jobs.len() - ended, ended)
+    }
+
+    /// What the journal should have of a job.
+    pub(super) fn record(&self, task: TaskId) -> Option<Record> {
+        let entry = self.jobs.get(&task)?;
+        let bound = entry.bound();
+        let ending = match &entry.state {
+            State::Ended { ending, .. } => Some(Arc::clone(ending)),
+            _ => None,
+        };
+        Some(Record {
+            version: VERSION,
+            employer: self.employer.clone(),
+            task,
+            worker: bound.map(|bound| bound.worker.clone()),
+            attempt: entry.attempt,
+            phase: bound.map(|bound| bound.phase).unwrap_or_default(),
+            rendering_since: bound.and_then(|bound| bound.rendering_since),
+            job: Arc::clone(&entry.job),
+            ending,
+        })
+    }
+
+    fn remember(&mut self, task: TaskId, entry: &Entry, ending: &Arc<JobEnding>, now: Instant) {
+        if !ended_well(ending) {
+            return;
+        }
+        if self.remembered.len() >= REMEMBERED {
+            self.remembered.pop_front();
+        }
+        self.remembered.push_back(Remembered {
+            task,
+            prompt_id: entry.job.prompt_id,
+            attempt: entry.attempt,
+            ending: Arc::clone(ending),
+            at: now,
+        });
+    }
+}
+
+fn ended_well(ending: &JobEnding) -> bool {
+    matches!(ending, JobEnding::Ended(Ending::Completed { .. }))
+}
+
+fn called_off(reason: impl Into<String>) -> Arc<JobEnding> {
+    Arc::new(JobEnding::CalledOff { reason: reason.into(), retry: true })
+}

@@ -1,0 +1,243 @@
+//! How jobs end.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use remuda_core::transition::Ending;
+use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Requirements, TaskId, Timestamp};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{Cancel, Desk, LET_GO, REPORTED, State, called_off, ended_well};
+use crate::source::journal::{Job, JobEnding, Over};
+
+/// What the end of an attempt means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::source::journal) enum Finished {
+    /// The employer is to hear it.
+    Report,
+    /// Nobody is to hear it, and nothing is left of the job.
+    Forget,
+    /// It is begun anew.
+    Again,
+    /// This was said before.
+    Repeated,
+    /// The lease is not known.
+    Fenced,
+}
+
+/// What the word of the employer means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::source::journal) enum Verdict {
+    /// Nothing.
+    Ignore,
+    /// Its holder is to be told.
+    Tell,
+    /// The job is gone.
+    Gone,
+    /// A slot is free; the employer is to be asked again later.
+    Freed,
+}
+
+impl Desk {
+    /// The employer says of the delivery with this number that it is over.
+    pub(in crate::source::journal) fn over(
+        &mut self,
+        task: TaskId,
+        attempt: i32,
+        over: &Over,
+        now: Timestamp,
+    ) -> Verdict {
+        let Some(entry) = self.jobs.get_mut(&task).filter(|entry| entry.job.attempt == attempt) else {
+            return Verdict::Ignore;
+        };
+        match (&entry.state, over) {
+            // Whoever says how it ended finds out.
+            (State::Ended { .. }, _) => Verdict::Ignore,
+            (State::Bound(_), Over::Superseded) => {
+                entry.superseded = true;
+                Verdict::Freed
+            }
+            (State::Bound(_), Over::Unwanted(reason)) => {
+                entry.cancel = Some(Cancel { reason: reason.clone(), unwanted: true, renewed: false });
+                Verdict::Tell
+            }
+            (State::Bound(_), Over::Elsewhere) => {
+                let entry = &self.jobs[&task];
+                if let Some(bound) = entry.bound() {
+                    let mut lease = self.lease(task, entry, bound, now);
+                    lease.owner = OwnerId(Uuid::nil());
+                    if self.let_go.len() >= LET_GO {
+                        self.let_go.pop_front();
+                    }
+                    self.let_go.push_back(lease);
+                }
+                self.jobs.remove(&task);
+                Verdict::Gone
+            }
+            // Nothing of it is anywhere.
+            (State::Waiting | State::Looking, _) => {
+                self.jobs.remove(&task);
+                Verdict::Gone
+            }
+        }
+    }
+
+    fn holds(&self, lease: LeaseRef) -> Option<Finished> {
+        match self.jobs.get(&lease.task).map(|entry| &entry.state) {
+            Some(State::Bound(bound)) if bound.fence == lease.fence => None,
+            Some(State::Ended { lease: Some(ended), .. }) if *ended == lease => Some(Finished::Repeated),
+            _ if self.reported.contains(&lease) => Some(Finished::Repeated),
+            _ => Some(Finished::Fenced),
+        }
+    }
+
+    fn remember_report(&mut self, lease: LeaseRef) {
+        if self.reported.len() >= REPORTED {
+            self.reported.pop_front();
+        }
+        self.reported.push_back(lease);
+    }
+
+    /// An attempt ended.
+    pub(in crate::source::journal) fn end(
+        &mut self,
+        lease: LeaseRef,
+        ending: Ending,
+        now: Instant,
+    ) -> Finished {
+        if let Some(known) = self.holds(lease) {
+            return known;
+        }
+        let Some(mut entry) = self.jobs.remove(&lease.task) else { return Finished::Fenced };
+        self.remember_report(lease);
+        let cancel = entry.cancel.take();
+        let well = matches!(ending, Ending::Completed { .. });
+        let renewed = cancel.as_ref().is_some_and(|cancel| cancel.renewed);
+        let unwanted = cancel.as_ref().is_some_and(|cancel| cancel.unwanted && !cancel.renewed);
+        // Its prompt was stopped, and then it was delivered again.
+        if renewed && !well && !self.closing {
+            entry.use_second_id();
+            entry.state = State::Waiting;
+            self.jobs.insert(lease.task, entry);
+            return Finished::Again;
+        }
+        let ending = match ending {
+            Ending::Cancelled => {
+                called_off(cancel.map_or("it was cancelled".to_owned(), |cancel| cancel.reason))
+            }
+            ending => Arc::new(JobEnding::Ended(ending)),
+        };
+        if unwanted {
+            return Finished::Forget;
+        }
+        if entry.superseded {
+            // The delivery that will come gets it.
+            self.remember(lease.task, &entry, &ending, now);
+            return Finished::Forget;
+        }
+        entry.state = State::Ended { ending, lease: Some(lease), said: false };
+        self.jobs.insert(lease.task, entry);
+        Finished::Report
+    }
+
+    /// A runner gives a job back that ComfyUI has not begun.
+    pub(in crate::source::journal) fn give_back(
+        &mut self,
+        lease: LeaseRef,
+        learnt: Option<&Requirements>,
+    ) -> Finished {
+        if let Some(known) = self.holds(lease) {
+            return known;
+        }
+        let Some(mut entry) = self.jobs.remove(&lease.task) else { return Finished::Fenced };
+        self.remember_report(lease);
+        let worker = entry.bound().map(|bound| bound.worker.clone());
+        let cancel = entry.cancel.take();
+        if cancel.as_ref().is_some_and(|cancel| cancel.unwanted && !cancel.renewed) || entry.superseded {
+            return Finished::Forget;
+        }
+        let ending = match (learnt, cancel) {
+            (_, Some(cancel)) if !cancel.renewed => Some(called_off(cancel.reason)),
+            _ if self.closing => Some(called_off("the worker is stopping")),
+            (Some(lacks), _) => {
+                entry.avoid.extend(worker);
+                let others: BTreeSet<_> = self.workers.difference(&entry.avoid).collect();
+                let message = format!("no ComfyUI has what the workflow needs: {lacks}");
+                let failure = Failure::new(FailureClass::Validation, message);
+                let failed = JobEnding::Ended(Ending::Failed { failure, partial: None });
+                others.is_empty().then(|| Arc::new(failed))
+            }
+            (None, _) => {
+                let another = self.waiters.values().any(|waiter| {
+                    Some(&waiter.worker) != worker.as_ref() && !entry.avoid.contains(&waiter.worker)
+                });
+                let reason = "it was given back before ComfyUI began to work on it";
+                (!another).then(|| called_off(reason))
+            }
+        };
+        let finished = if ending.is_some() { Finished::Report } else { Finished::Again };
+        entry.state = match ending {
+            Some(ending) => State::Ended { ending, lease: Some(lease), said: false },
+            None => State::Waiting,
+        };
+        self.jobs.insert(lease.task, entry);
+        finished
+    }
+
+    /// Stops asking. What no worker has is over.
+    pub(in crate::source::journal) fn close(&mut self, reason: &str) {
+        self.closing = true;
+        for entry in self.jobs.values_mut() {
+            if matches!(entry.state, State::Waiting | State::Looking) {
+                entry.state = State::Ended { ending: called_off(reason), lease: None, said: false };
+            }
+        }
+    }
+
+    /// Stops everything under way.
+    pub(in crate::source::journal) fn call_off(&mut self, reason: &str) {
+        self.close(reason);
+        for entry in self.jobs.values_mut() {
+            if entry.bound().is_some() && entry.cancel.as_ref().is_none_or(|cancel| cancel.renewed) {
+                let unwanted = entry.superseded;
+                entry.cancel = Some(Cancel { reason: reason.to_owned(), unwanted, renewed: false });
+            }
+        }
+    }
+
+    /// Whoever calls this first says how the job ended.
+    pub(in crate::source::journal) fn begin_to_say(&mut self, task: TaskId) -> bool {
+        match self.jobs.get_mut(&task).map(|entry| &mut entry.state) {
+            Some(State::Ended { said, .. }) => !std::mem::replace(said, true),
+            _ => false,
+        }
+    }
+
+    /// What is to be said of a job, to which delivery.
+    pub(in crate::source::journal) fn unsent(&self, task: TaskId) -> Option<(Arc<Job>, Arc<JobEnding>)> {
+        let entry = self.jobs.get(&task)?;
+        match &entry.state {
+            State::Ended { ending, .. } => Some((Arc::clone(&entry.job), Arc::clone(ending))),
+            _ => None,
+        }
+    }
+
+    /// It was said to the delivery with this number. `false`: there is a newer one to be told.
+    pub(in crate::source::journal) fn settle(&mut self, task: TaskId, attempt: i32, now: Instant) -> bool {
+        let Some(entry) = self.jobs.get(&task) else { return true };
+        match &entry.state {
+            State::Ended { ending, .. } if entry.job.attempt == attempt => {
+                let ending = Arc::clone(ending);
+                if let Some(entry) = self.jobs.remove(&task)
+                    && ended_well(&ending)
+                {
+                    self.remember(task, &entry, &ending, now);
+                }
+                true
+            }
+            State::Ended { .. } => false,
+            _ => true,
+        }
+    }
+}

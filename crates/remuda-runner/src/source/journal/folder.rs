@@ -1,0 +1,280 @@
+//! The folder of a journal: one file for each job under way, and who we are.
+//!
+//! A file is replaced whole. What is written before a prompt goes out is not forced to the disk: it must survive a killed
+//! process, and a machine that loses power loses its ComfyUI as well. A report that nobody has heard is.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use remuda_core::{TaskId, WorkerId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::record::{Record, VERSION};
+use crate::source::{Result, SourceError};
+
+/// Who we are, kept over restarts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Identity {
+    installation: Uuid,
+    /// Counts the starts: the fence of this process.
+    starts: i64,
+    /// What the identity file of each worker said last.
+    #[serde(default)]
+    workers: BTreeMap<WorkerId, String>,
+}
+
+/// The folder of a journal, for as long as its lock is held.
+#[derive(Debug)]
+pub(super) struct Folder {
+    jobs: PathBuf,
+    identity: PathBuf,
+    /// Held while files are written, so that an older state never replaces a newer one.
+    known: Mutex<Identity>,
+    /// Held, not read: closing it would let another process in.
+    _lock: File,
+}
+
+fn trouble(what: &str, path: &Path, error: &io::Error) -> SourceError {
+    SourceError::Refused(format!("{what} {}: {error}", path.display()))
+}
+
+impl Folder {
+    /// Makes the folder, and keeps other processes out of it.
+    pub(super) fn open(folder: &Path) -> Result<Self> {
+        let jobs = folder.join("journal");
+        fs::create_dir_all(&jobs).map_err(|error| trouble("cannot make the folder", &jobs, &error))?;
+        let path = folder.join("lock");
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let lock = lock.map_err(|error| trouble("cannot write", &path, &error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let folder = folder.display();
+                return Err(SourceError::Refused(format!("another process uses the journal in {folder}")));
+            }
+            Err(TryLockError::Error(error)) => return Err(trouble("cannot lock", &path, &error)),
+        }
+        let identity = folder.join("identity.json");
+        let mut known = read_identity(&identity)?;
+        known.starts += 1;
+        let this = Self { jobs, identity, known: Mutex::new(known.clone()), _lock: lock };
+        this.write_identity(&known).map_err(|error| trouble("cannot write", &this.identity, &error))?;
+        Ok(this)
+    }
+
+    pub(super) fn installation(&self) -> Uuid {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).installation
+    }
+
+    pub(super) fn starts(&self) -> i64 {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).starts
+    }
+
+    /// What the identity file of a worker said last.
+    pub(super) fn identity_of(&self, worker: &WorkerId) -> Option<String> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).workers.get(worker).cloned()
+    }
+
+    /// Remembers what the identity file of a worker says.
+    pub(super) fn remember(&self, worker: &WorkerId, identity: &str) -> io::Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.workers.get(worker).is_some_and(|before| before == identity) {
+            return Ok(());
+        }
+        known.workers.insert(worker.clone(), identity.to_owned());
+        let written = self.write_identity(&known);
+        if written.is_err() {
+            known.workers.remove(worker);
+        }
+        written
+    }
+
+    fn write_identity(&self, identity: &Identity) -> io::Result<()> {
+        replace(&self.identity, &serde_json::to_vec_pretty(identity)?, true)
+    }
+
+    fn path_of(&self, task: TaskId) -> PathBuf {
+        self.jobs.join(format!("{task}.json"))
+    }
+
+    /// Writes what is known of a job, or removes its file when nothing is. `look` is called when no other write can come
+    /// between.
+    pub(super) fn save(
+        &self,
+        task: TaskId,
+        durable: bool,
+        look: impl FnOnce() -> Option<Record>,
+    ) -> io::Result<()> {
+        let _turn = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match look() {
+            Some(record) => replace(&self.path_of(task), &serde_json::to_vec(&record)?, durable),
+            None => match fs::remove_file(self.path_of(task)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Everything that the journal has of this employer. A file that cannot be read is set aside.
+    pub(super) fn read(&self, employer: &str) -> Result<Vec<Record>> {
+        let files = fs::read_dir(&self.jobs).map_err(|error| trouble("cannot read", &self.jobs, &error))?;
+        let (mut records, mut foreign) = (Vec::new(), 0);
+        for file in files {
+            let path = file.map_err(|error| trouble("cannot read", &self.jobs, &error))?.path();
+            match path.extension().and_then(|ending| ending.to_str()) {
+                Some("json") => {}
+                // A process was killed while it wrote.
+                Some("tmp") => {
+                    let _ = fs::remove_file(&path);
+                    continue;
+                }
+                _ => continue,
+            }
+            match read_record(&path) {
+                Ok(record) if record.employer == employer => records.push(record),
+                Ok(_) => foreign += 1,
+                Err(error) => set_aside(&path, &error),
+            }
+        }
+        if foreign > 0 {
+            tracing::warn!(foreign, folder = %self.jobs.display(), "the journal has jobs of another server or tenant; they are left alone");
+        }
+        Ok(records)
+    }
+}
+
+fn read_record(path: &Path) -> io::Result<Record> {
+    let record: Record = serde_json::from_slice(&fs::read(path)?)?;
+    if record.version != VERSION {
+        return Err(io::Error::other(format!("its version is {}", record.version)));
+    }
+    Ok(record)
+}
+
+/// A file that cannot be read blocks no start, and is kept for people.
+fn set_aside(path: &Path, error: &io::Error) {
+    let aside = path.with_extension("unreadable");
+    tracing::error!(file = %path.display(), %error, "a file of the journal cannot be read; it is set aside");
+    if let Err(error) = fs::rename(path, &aside) {
+        tracing::error!(file = %path.display(), %error, "it cannot be renamed");
+    }
+}
+
+fn read_identity(path: &Path) -> Result<Identity> {
+    let fresh = || Identity { installation: Uuid::new_v4(), starts: 0, workers: BTreeMap::new() };
+    match fs::read(path) {
+        Ok(bytes) => match serde_json::from_slice(&bytes) {
+            Ok(identity) => Ok(identity),
+            Err(error) => {
+                set_aside(path, &error.into());
+                Ok(fresh())
+            }
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(fresh()),
+        Err(error) => Err(trouble("cannot read", path, &error)),
+    }
+}
+
+/// Replaces a file whole.
+fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    if durable {
+        file.sync_all()?;
+    }
+    drop(file);
+    fs::rename(&temporary, path)?;
+    if durable && let Some(folder) = path.parent() {
+        // Without it the name may still be the old one after a power cut.
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::source::journal::record::task_of;
+    use crate::source::journal::{Job, JobEnding};
+
+    fn record(employer: &str, key: &str) -> Record {
+        let workflow = RawValue::from_string(r#"{"1": {"seed": 18446744073709551615}}"#.into()).unwrap();
+        let job = Job {
+            key: key.into(),
+            attempt: 3,
+            prompt_id: Uuid::new_v4(),
+            second_prompt_id: Uuid::new_v4(),
+            workflow,
+            again: false,
+            timeout_s: Some(60),
+            cookie: json!({"host": "a"}),
+        };
+        Record {
+            version: VERSION,
+            employer: employer.into(),
+            task: task_of(&job),
+            worker: None,
+            attempt: 1,
+            phase: remuda_core::Phase::Rendering,
+            rendering_since: None,
+            job: Arc::new(job),
+            ending: Some(Arc::new(JobEnding::CalledOff { reason: "why".into(), retry: true })),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_the_rest_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open(dir.path()).unwrap();
+        let (ours, theirs, gone) = (record("a", "1"), record("b", "2"), record("a", "3"));
+        for record in [&ours, &theirs, &gone] {
+            folder.save(record.task, true, || Some(record.clone())).unwrap();
+        }
+        folder.save(gone.task, false, || None).unwrap();
+        folder.save(gone.task, false, || None).unwrap();
+        let jobs = dir.path().join("journal");
+        fs::write(jobs.join("broken.json"), "{\"version\": 1, ").unwrap();
+        fs::write(jobs.join("later.json"), "{\"version\": 2}").unwrap();
+        fs::write(jobs.join("half.tmp"), "{").unwrap();
+        let read = folder.read("a").unwrap();
+        assert_eq!(read.len(), 1);
+        assert_eq!(read[0].task, ours.task);
+        assert_eq!(read[0].job.workflow.get(), ours.job.workflow.get(), "to the last digit");
+        assert!(matches!(read[0].ending.as_deref(), Some(JobEnding::CalledOff { retry: true, .. })));
+        assert!(jobs.join("broken.unreadable").exists() && jobs.join("later.unreadable").exists());
+        assert!(!jobs.join("half.tmp").exists());
+        assert_eq!(folder.read("b").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn an_installation_is_kept_and_has_one_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let worker = WorkerId::new("w").unwrap();
+        let first = Folder::open(dir.path()).unwrap();
+        first.remember(&worker, "that one").unwrap();
+        let refused = Folder::open(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("another process uses the journal"), "{refused}");
+        let (installation, starts) = (first.installation(), first.starts());
+        drop(first);
+        let second = Folder::open(dir.path()).unwrap();
+        assert_eq!((second.installation(), second.starts()), (installation, starts + 1));
+        assert_eq!(second.identity_of(&worker).as_deref(), Some("that one"));
+        drop(second);
+        fs::write(dir.path().join("identity.json"), "").unwrap();
+        assert_ne!(
+            Folder::open(dir.path()).unwrap().installation(),
+            installation,
+            "and it starts all the same"
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! Looking for a job that may have been begun before: it is never sent while it may be somewhere already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use comfyui::{Client, Outcome, PromptId, QueueItem, Whereabouts};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use remuda_core::{AttemptNo, Phase, TaskId, WorkerId};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::desk::Found;
+use super::office::{Office, bump};
+use crate::decide::marker::Marker;
+
+/// A ComfyUI that cannot be asked is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One question takes no longer than this.
+const QUESTION: Duration = Duration::from_secs(10);
+
+/// The pause between two questions.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What one ComfyUI knows of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Waits,
+    Runs,
+    EndedWell,
+    EndedBadly,
+    Absent,
+}
+
+/// Looks for a job, and says so at the desk.
+pub(super) async fn run(office: Arc<Office>, task: TaskId) {
+    let Some(job) = office.desk().job(task) else { return };
+    let found = tokio::select! {
+        biased;
+        () = office.stop.cancelled() => return,
+        found = search(&office, task, job.prompt_id) => found,
+    };
+    tracing::info!(key = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, ?found, "looked for a job that may have been begun before");
+    if office.desk().located(task, found) {
+        office.note(task);
+        bump(&office.moves);
+    }
+}
+
+/// Asks all workers at once. The first that has it, or had it with a good end, decides.
+async fn search(office: &Office, task: TaskId, prompt: Uuid) -> Found {
+    let id = PromptId::from(prompt);
+    let ask = |(worker, client)| ask(worker, client, &id, task, office.installation);
+    let mut answers: FuturesUnordered<_> =
+        office.workers.iter().map(|(worker, client)| ask((worker, client))).collect();
+    let mut found = Found::Nowhere;
+    while let Some((worker, place, attempt)) = answers.next().await {
+        let phase = match place {
+            Place::Waits => Phase::Submitted,
+            Place::Runs | Place::EndedWell => Phase::Rendering,
+            Place::EndedBadly => {
+                found = Found::Bad;
+                continue;
+            }
+            Place::Absent => continue,
+        };
+        return Found::At { worker: worker.clone(), phase, attempt };
+    }
+    found
+}
+
+/// Asks one worker, until it answers or has not answered for too long.
+async fn ask<'a>(
+    worker: &'a WorkerId,
+    client: &'a Client,
+    id: &PromptId,
+    task: TaskId,
+    installation: Uuid,
+) -> (&'a WorkerId, Place, Option<AttemptNo>) {
+    let since = Instant::now();
+    loop {
+        let why = match tokio::time::timeout(QUESTION, place_of(client, id, task, installation)).await {
+            Ok(Ok((place, attempt))) => return (worker, place, attempt),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", QUESTION.as_secs()),
+        };
+        if since.elapsed() >= PATIENCE {
+            tracing::warn!(%worker, prompt_id = %id, why, "a ComfyUI could not be asked for a job that may run there; it counts as not there");
+            return (worker, Place::Absent, None);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn place_of(
+    client: &Client,
+    id: &PromptId,
+    task: TaskId,
+    installation: Uuid,
+) -> comfyui::Result<(Place, Option<AttemptNo>)> {
+    if client.capabilities().await?.own_prompt_id {
+        let place = match client.find(id).await? {
+            Whereabouts::Pending => Place::Waits,
+            Whereabouts::Running => Place::Runs,
+            Whereabouts::Ended(entry) => judge(*entry),
+            Whereabouts::Absent => Place::Absent,
+        };
+        return Ok((place, None));
+    }
+    // Versions that choose ids themselves are asked by our mark, which only prompts of this installation have.
+    let ours = |item: &QueueItem| {
+        let marker = Marker::on(item)?;
+        (marker.installation == installation && marker.task == task).then_some(marker.attempt)
+    };
+    // Queue first: a prompt moves from there to the history and never back.
+    let queue = client.queue().await?;
+    if let Some(attempt) = queue.running.iter().find_map(ours) {
+        return Ok((Place::Runs, Some(attempt)));
+    }
+    if let Some(attempt) = queue.pending.iter().find_map(ours) {
+        return Ok((Place::Waits, Some(attempt)));
+    }
+    let history = client.history_page(None, None).await?;
+    let ended = history.into_iter().filter_map(|(_, entry)| Some((ours(&entry.prompt)?, judge(entry))));
+    let last = ended.max_by_key(|(attempt, place)| (*place == Place::EndedWell, *attempt));
+    Ok(last.map_or((Place::Absent, None), |(attempt, place)| (place, Some(attempt))))
+}
+
+fn judge(entry: comfyui::HistoryEntry) -> Place {
+    match Outcome::judge(entry) {
+        Outcome::Succeeded(_) => Place::EndedWell,
+        _ => Place::EndedBadly,
+    }
+}

@@ -1,0 +1,98 @@
+//! Saying how a job ended, until it was heard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::TaskId;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Reported;
+use super::office::Office;
+use crate::herd::jitter;
+use crate::source::SourceError;
+
+/// The first pause; it doubles.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// One try takes no longer than this, whatever the employer thinks.
+const LONGEST_TRY: Duration = Duration::from_secs(60);
+
+/// Says it until it was heard, is too late, or the process ends. `tried` is told after the first try.
+pub(super) async fn run(office: Arc<Office>, task: TaskId, tried: oneshot::Sender<()>) {
+    tokio::select! {
+        biased;
+        () = office.stop.cancelled() => {}
+        () = say(&office, task, tried) => {}
+    }
+}
+
+async fn say(office: &Arc<Office>, task: TaskId, tried: oneshot::Sender<()>) {
+    let mut tried = Some(tried);
+    let mut pause = PAUSE;
+    let mut urged = office.urge.subscribe();
+    loop {
+        urged.borrow_and_update();
+        let Some((job, ending)) = office.desk().unsent(task) else { return };
+        let answer = tokio::time::timeout(LONGEST_TRY, office.employer.report(&job, &ending)).await;
+        let why = match answer {
+            Ok(Ok(reported)) => {
+                if reported == Reported::TooLate {
+                    tracing::info!(key = job.key, attempt = job.attempt, "its end came too late");
+                } else if tried.is_none() {
+                    tracing::info!(key = job.key, attempt = job.attempt, "its end was heard at last");
+                }
+                if settle(office, task, job.attempt) {
+                    return;
+                }
+                continue;
+            }
+            Ok(Err(SourceError::Unavailable(why))) => why,
+            Ok(Err(error @ (SourceError::Refused(_) | SourceError::Fenced))) => {
+                tracing::error!(key = job.key, attempt = job.attempt, %error, "its end was refused; it is not said again");
+                if settle(office, task, job.attempt) {
+                    return;
+                }
+                continue;
+            }
+            Err(_) => format!("no answer within {} s", LONGEST_TRY.as_secs()),
+        };
+        tracing::warn!(
+            key = job.key,
+            attempt = job.attempt,
+            why,
+            "how it ended was not heard; it is kept and said again"
+        );
+        if let Some(tried) = tried.take() {
+            keep(office, task).await;
+            // Who waited may have gone.
+            let _ = tried.send(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(jitter(pause)) => {}
+            _ = urged.changed() => {}
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+fn settle(office: &Arc<Office>, task: TaskId, attempt: i32) -> bool {
+    let settled = office.desk().settle(task, attempt, Instant::now());
+    if settled {
+        office.forget(task);
+    }
+    settled
+}
+
+/// Writes an end that was not heard so that it survives everything.
+pub(super) async fn keep(office: &Arc<Office>, task: TaskId) {
+    let writer = Arc::clone(office);
+    let write = move || writer.folder.save(task, true, || writer.desk().record(task));
+    match tokio::task::spawn_blocking(write).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%task, %error, "how it ended cannot be kept in the journal"),
+        // Only a runtime that ends cancels such work.
+        Err(error) => tracing::error!(%task, %error, "how it ended cannot be kept in the journal"),
+    }
+}

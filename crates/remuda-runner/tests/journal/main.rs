@@ -1,0 +1,10 @@
+//! Herds that work for somebody else's queue, on simulated ComfyUIs: nothing is lost, and nothing is rendered twice.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
+
+mod again;
+mod away;
+mod killed;
+mod over;
+mod rig;
+mod straight;

@@ -1,0 +1,363 @@
+//! What the tests share: an employer made of channels, simulators, and herds with short patience.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use comfyui::{Client, SessionOptions};
+use comfyui_sim::{SimConfig, Simulator};
+use remuda_core::transition::Ending;
+use remuda_core::{OwnerId, TaskResult, WorkerId, WorkerSpec};
+use remuda_files::Files;
+use remuda_runner::frames::Frame;
+use remuda_runner::source::journal::{
+    Employer, Job, JobEnding, JournalOptions, JournalSource, Over, Reported,
+};
+use remuda_runner::source::{Result, SourceError};
+use remuda_runner::{Herd, HerdOptions, Timing, WorkerConfig, host_id, worker_id_for};
+use remuda_testbed::wait;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+/// Generous, because CI machines are slow, and a hang is for ever.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+
+/// Somebody with work.
+#[derive(Debug, Default)]
+pub(crate) struct Boss {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    asking: usize,
+    most_asking: usize,
+    reports: Vec<(Job, JobEnding)>,
+    placed: Vec<(String, WorkerId, bool)>,
+    frames: usize,
+    away: bool,
+    over: HashMap<String, VecDeque<Over>>,
+}
+
+impl Boss {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let done = act(&mut self.state.lock().unwrap());
+        self.changed.notify_waiters();
+        done
+    }
+
+    pub(crate) fn give(&self, job: &Job) {
+        self.with(|state| state.jobs.push_back(job.clone()));
+    }
+
+    pub(crate) fn away(&self, away: bool) {
+        self.with(|state| state.away = away);
+    }
+
+    /// What a watch over this work returns next.
+    pub(crate) fn say(&self, key: &str, over: Over) {
+        self.with(|state| state.over.entry(key.to_owned()).or_default().push_back(over));
+    }
+
+    pub(crate) fn reports(&self) -> Vec<(Job, JobEnding)> {
+        self.with(|state| state.reports.clone())
+    }
+
+    pub(crate) fn placed(&self) -> Vec<(String, WorkerId, bool)> {
+        self.with(|state| state.placed.clone())
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.with(|state| state.frames)
+    }
+
+    pub(crate) fn asking(&self) -> usize {
+        self.with(|state| state.asking)
+    }
+
+    pub(crate) fn most_asking(&self) -> usize {
+        self.with(|state| state.most_asking)
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.with(|state| state.jobs.len())
+    }
+
+    /// Waits for so many reports.
+    pub(crate) async fn heard(&self, reports: usize) -> Vec<(Job, JobEnding)> {
+        let heard = async {
+            loop {
+                let changed = self.changed.notified();
+                let heard = self.reports_quietly();
+                if heard.len() >= reports {
+                    return heard;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(BOUND, heard).await.expect("reports in time")
+    }
+
+    fn reports_quietly(&self) -> Vec<(Job, JobEnding)> {
+        self.state.lock().unwrap().reports.clone()
+    }
+}
+
+/// A question that is dropped is not one any more.
+struct Asking<'a>(&'a Boss);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.with(|state| state.asking -= 1);
+    }
+}
+
+#[async_trait]
+impl Employer for Boss {
+    fn name(&self) -> String {
+        "the boss".to_owned()
+    }
+
+    async fn next(&self) -> Result<Job> {
+        self.with(|state| {
+            state.asking += 1;
+            state.most_asking = state.most_asking.max(state.asking);
+        });
+        let _asking = Asking(self);
+        loop {
+            let changed = self.changed.notified();
+            let job = self.state.lock().unwrap().jobs.pop_front();
+            if let Some(job) = job {
+                return Ok(job);
+            }
+            changed.await;
+        }
+    }
+
+    async fn report(&self, job: &Job, ending: &JobEnding) -> Result<Reported> {
+        self.with(|state| {
+            if state.away {
+                return Err(SourceError::Unavailable("the boss is away".to_owned()));
+            }
+            state.reports.push((job.clone(), ending.clone()));
+            Ok(Reported::Heard)
+        })
+    }
+
+    async fn watch(&self, job: &Job) -> Over {
+        loop {
+            let changed = self.changed.notified();
+            let said = self.state.lock().unwrap().over.get_mut(&job.key).and_then(VecDeque::pop_front);
+            if let Some(over) = said {
+                return over;
+            }
+            changed.await;
+        }
+    }
+
+    fn frame(&self, _: &Job, _: &Frame) {
+        self.with(|state| state.frames += 1);
+    }
+
+    fn placed(&self, job: &Job, worker: &WorkerId, found: bool) {
+        self.with(|state| state.placed.push((job.key.clone(), worker.clone(), found)));
+    }
+}
+
+/// One process: a journal and a herd.
+pub(crate) struct Process {
+    pub(crate) source: Arc<JournalSource>,
+    pub(crate) herd: Herd,
+}
+
+/// A folder that outlives processes.
+pub(crate) struct Rig {
+    pub(crate) boss: Arc<Boss>,
+    pub(crate) owner: OwnerId,
+    pub(crate) sink: Option<Files>,
+    pub(crate) slots: usize,
+    dir: tempfile::TempDir,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        // RUST_LOG=remuda_runner=debug shows what happens.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
+        let dir = tempfile::tempdir().expect("a folder");
+        Self { boss: Boss::new(), owner: OwnerId(Uuid::new_v4()), sink: None, slots: 1, dir }
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.dir.path().join("source")
+    }
+
+    /// The files of the journal.
+    pub(crate) fn journal(&self) -> Vec<PathBuf> {
+        let Ok(files) = std::fs::read_dir(self.folder().join("journal")) else { return Vec::new() };
+        files.map(|file| file.unwrap().path()).collect()
+    }
+
+    async fn open(&self, sims: &[&Simulator]) -> Result<JournalSource> {
+        let workers = sims.iter().map(|sim| (worker_id(sim), worker(sim).client)).collect();
+        let options = JournalOptions {
+            folder: self.folder(),
+            owner: self.owner,
+            slots: self.slots,
+            workers,
+            sink: self.sink.clone(),
+        };
+        let boss: Arc<Boss> = Arc::clone(&self.boss);
+        JournalSource::open(boss, options).await
+    }
+
+    /// Starts a process; one that was killed just before may hold the lock for another moment.
+    pub(crate) async fn start(&self, sims: &[&Simulator]) -> Process {
+        let opened = wait::until("the journal to open", BOUND, async || self.open(sims).await);
+        let source = Arc::new(opened.await.expect("in time"));
+        let shared: Arc<JournalSource> = Arc::clone(&source);
+        let herd = Herd::start(shared, options(self.owner));
+        for sim in sims {
+            assert!(herd.add(worker(sim)));
+        }
+        Process { source, herd }
+    }
+}
+
+impl Process {
+    /// As `kill -9` does.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    /// Ends it well; how many reports were not heard.
+    pub(crate) async fn stop(self) -> usize {
+        self.herd.stop(Duration::from_secs(5)).await;
+        self.source.close(Duration::from_secs(5)).await
+    }
+}
+
+fn options(owner: OwnerId) -> HerdOptions {
+    let mut options = HerdOptions::new(owner);
+    options.timing = Timing {
+        beat: Duration::from_millis(500),
+        beat_retry: Duration::from_millis(100),
+        stale: Duration::from_secs(4),
+        claim: Duration::from_millis(700),
+        source: Duration::from_secs(5),
+        transfer: Duration::from_secs(2),
+        retry: Duration::from_millis(200),
+        probe: Duration::from_millis(300),
+        sweep: Duration::from_millis(500),
+        second_look: Duration::from_millis(100),
+        unreachable: Duration::from_secs(3),
+        stopping: Duration::from_secs(2),
+        stop_patience: Duration::from_secs(5),
+        delivery_patience: Duration::from_secs(5),
+    };
+    options
+}
+
+pub(crate) fn worker(sim: &Simulator) -> WorkerConfig {
+    let url = sim.url();
+    let spec = WorkerSpec {
+        id: worker_id(sim),
+        endpoint: url.clone(),
+        name: None,
+        labels: std::collections::BTreeSet::new(),
+    };
+    let client = Client::builder(&url).timeout(Duration::from_secs(2)).build().expect("an address");
+    let session = SessionOptions {
+        survey: Duration::from_millis(500),
+        survey_blind: Duration::from_millis(100),
+        unreachable_after: Duration::from_secs(3),
+        longest_backoff: Duration::from_millis(200),
+        ..SessionOptions::default()
+    };
+    WorkerConfig { session, ..WorkerConfig::new(spec, client) }
+}
+
+pub(crate) fn worker_id(sim: &Simulator) -> WorkerId {
+    worker_id_for(&sim.url(), &host_id()).expect("a name")
+}
+
+pub(crate) async fn sim() -> Simulator {
+    Simulator::start(SimConfig::default()).await.expect("a simulator")
+}
+
+/// Waits until ComfyUI works on a prompt.
+pub(crate) async fn rendering(sim: &Simulator, prompts: u64) {
+    until("a render to begin", async || sim.stats().executions_total >= prompts).await;
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
+    wait::until(what, BOUND, async || look().await.then_some(())).await.expect("in time");
+}
+
+fn number() -> u64 {
+    Uuid::new_v4().as_u64_pair().0
+}
+
+/// Three nodes and a picture; every call another.
+pub(crate) fn picture() -> Value {
+    json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 48, "batch_size": 1, "color": number() % 0x100_0000}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "pictures/one"}},
+    })
+}
+
+/// Works for about so long, can be stopped on the way, and saves.
+pub(crate) fn long(seconds: f64) -> Value {
+    json!({
+        "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "long"}},
+    })
+}
+
+/// A job with this graph.
+pub(crate) fn job(key: &str, graph: &Value) -> Job {
+    let prompt_id = Uuid::new_v4();
+    Job {
+        key: key.to_owned(),
+        attempt: 0,
+        prompt_id,
+        second_prompt_id: second_id(prompt_id, 0),
+        workflow: serde_json::value::to_raw_value(graph).expect("JSON"),
+        again: false,
+        timeout_s: None,
+        cookie: json!({"key": key, "attempt": 0}),
+    }
+}
+
+fn second_id(prompt_id: Uuid, attempt: i32) -> Uuid {
+    Uuid::new_v5(&prompt_id, attempt.to_string().as_bytes())
+}
+
+/// The same job, delivered again.
+pub(crate) fn again(job: &Job, attempt: i32) -> Job {
+    Job {
+        attempt,
+        again: true,
+        second_prompt_id: second_id(job.prompt_id, attempt),
+        cookie: json!({"key": job.key, "attempt": attempt}),
+        ..job.clone()
+    }
+}
+
+/// The result of a good end.
+pub(crate) fn result(ending: &JobEnding) -> &TaskResult {
+    match ending {
+        JobEnding::Ended(Ending::Completed { result, .. }) => result,
+        other => panic!("{other:?}"),
+    }
+}

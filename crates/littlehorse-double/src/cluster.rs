@@ -10,11 +10,11 @@ mod ending;
 mod timers;
 mod workers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::clock::Clock;
 use crate::fault::Faults;
@@ -65,6 +65,8 @@ pub(crate) struct State {
     timers: timers::Timers,
     pub(crate) runs: HashMap<RunKey, RunState>,
     pub(crate) faults: Faults,
+    /// Hosts that listen but do not work yet.
+    pub(crate) unready: HashSet<usize>,
 }
 
 impl Cluster {
@@ -103,6 +105,6 @@ impl Cluster {
     }
 }
 
-pub(crate) fn not_found(what: &str) -> Status {
-    Status::new(Code::NotFound, format!("Couldn't find specified {what}"))
+pub(crate) fn not_found() -> Status {
+    Status::not_found("Requested object was not found.")
 }

@@ -147,6 +147,15 @@ impl Double {
         }
     }
 
+    /// A host listens but does not work yet, as a server does for some seconds after its start; or it works again.
+    pub fn set_ready(&self, host: usize, ready: bool) {
+        let unready = &mut self.cluster.state().unready;
+        match ready {
+            true => unready.remove(&host),
+            false => unready.insert(host),
+        };
+    }
+
     /// Cuts the connections of a host; new ones are welcome.
     pub fn cut(&self, host: usize) {
         self.with(host, Host::cut);
@@ -157,7 +166,7 @@ impl Double {
         self.with(host, Host::goaway);
     }
 
-    /// A host resets its poll streams.
+    /// A host resets its poll streams with CANCEL, as a server does that is told to stop.
     pub fn reset_streams(&self, host: usize) {
         self.with(host, Host::reset);
     }

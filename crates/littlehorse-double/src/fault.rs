@@ -94,5 +94,9 @@ mod tests {
         let recorded = "CAgSI1F1b3RhIGV4Y2VlZGVkLiBSZXRyeSBhZnRlciAxNTAwbXMuGjYKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SCgoICAEQgMq17gE=";
         let recorded = base64::engine::general_purpose::STANDARD.decode(recorded).unwrap();
         assert_eq!(quota(Duration::from_millis(1500)).details(), recorded);
+        // Of a real server.
+        let recorded = "CAgSIlF1b3RhIGV4Y2VlZGVkLiBSZXRyeSBhZnRlciA2NjZtcy4aNAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIICgYQgLXJvQI=";
+        let recorded = base64::engine::general_purpose::STANDARD.decode(recorded).unwrap();
+        assert_eq!(quota(Duration::from_millis(666)).details(), recorded);
     }
 }

@@ -214,25 +214,26 @@ fn keep(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// The stream was reset by us.
-#[derive(Debug, thiserror::Error)]
-#[error("the stream was reset")]
-struct Reset;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a server does to its streams when it is told to stop.
+fn cancelled() -> Failure {
+    h2::Error::from(h2::Reason::CANCEL).into()
+}
 
 async fn answer(
     request: Request<Incoming>,
     routes: Routes,
     mut reset: CancellationToken,
-) -> Result<Response<Body>, Reset> {
+) -> Result<Response<Breakable>, Failure> {
     if !request.uri().path().ends_with("/PollTask") {
         reset = CancellationToken::new();
     }
     let response = tokio::select! {
-        () = reset.cancelled() => return Err(Reset),
+        () = reset.cancelled() => return Err(cancelled()),
         response = routes.oneshot(request) => response,
     };
-    let response = response.map_err(|_| Reset)?;
-    Ok(response.map(|body| Body::new(Breakable { body, reset: Box::pin(reset.cancelled_owned()) })))
+    Ok(response?.map(|body| Breakable { body, reset: Box::pin(reset.cancelled_owned()) }))
 }
 
 /// A body that can be broken off.
@@ -243,16 +244,16 @@ struct Breakable {
 
 impl HttpBody for Breakable {
     type Data = Bytes;
-    type Error = tonic::Status;
+    type Error = Failure;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         if self.reset.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Some(Err(tonic::Status::internal("the stream was reset"))));
+            return Poll::Ready(Some(Err(cancelled())));
         }
-        Pin::new(&mut self.body).poll_frame(context)
+        Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -28,6 +28,7 @@ mod journal;
 mod message;
 mod options;
 pub mod proto;
+pub mod recording;
 mod run;
 mod service;
 mod tls;

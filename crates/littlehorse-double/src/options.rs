@@ -23,6 +23,8 @@ pub struct Options {
     pub forget_after: Duration,
     /// How long a new TaskDef cannot be seen.
     pub visible_after: Duration,
+    /// How long a report that was answered is not read yet.
+    pub applied_after: Duration,
     /// The most bytes of a report or checkpoint.
     pub most_bytes: usize,
     /// What happens to a report that has more.
@@ -38,8 +40,10 @@ pub struct Options {
 /// What happens to a report that is too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oversize {
+    /// It is refused with UNAVAILABLE, like a report during an outage: 1.2.1.
+    Unavailable,
     /// It is refused with RESOURCE_EXHAUSTED.
-    Refused,
+    Exhausted,
     /// The attempt ends with TASK_OUTPUT_SERDE_ERROR, and the call is never answered: the 1.3 line.
     Swallowed,
 }
@@ -52,8 +56,9 @@ impl Default for Options {
             tenants: vec!["default".to_owned()],
             forget_after: Duration::from_secs(90),
             visible_after: Duration::ZERO,
+            applied_after: Duration::ZERO,
             most_bytes: 1_047_000,
-            oversize: Oversize::Refused,
+            oversize: Oversize::Unavailable,
             tls: None,
             oauth: None,
             version: (1, 3, 0),

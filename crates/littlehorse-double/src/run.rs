@@ -38,6 +38,8 @@ pub(crate) struct RunState {
     pub(crate) checkpoints: Vec<Checkpoint>,
     /// Its checkpoints are answered STOP_TASK.
     pub(crate) stops: bool,
+    /// What `GetTaskRun` says for ever.
+    pub(crate) frozen: Option<TaskRun>,
 }
 
 impl RunState {
@@ -84,6 +86,7 @@ impl RunState {
             reports: Vec::new(),
             checkpoints: Vec::new(),
             stops: false,
+            frozen: None,
         };
         state.add_attempt(now);
         (new.tenant, state)
@@ -295,6 +298,11 @@ impl Run {
     /// The workflow run was deleted.
     pub fn delete(&self) {
         self.cluster.remove(&self.key);
+    }
+
+    /// `GetTaskRun` says for ever what it says now: the record became too large and was dropped.
+    pub fn freeze(&self) {
+        self.cluster.change(&self.key, |run| run.frozen = Some(run.message()));
     }
 
     /// Its checkpoints are answered STOP_TASK from now on.

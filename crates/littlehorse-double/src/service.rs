@@ -26,6 +26,9 @@ use crate::proto::{
     report_task_run,
 };
 
+/// The most bytes of any message.
+const ANY_MESSAGE: usize = 4 * 1024 * 1024;
+
 /// How many answers may wait in a stream whose client does not read.
 const UNREAD: usize = 4096;
 
@@ -44,14 +47,25 @@ impl HostService {
     fn admit(&self, metadata: &BTreeMap<String, String>) -> Result<String, Status> {
         if let Some(tokens) = &self.tokens {
             let sent = metadata.get("authorization").map(String::as_str).unwrap_or_default();
-            if !tokens.is_good(sent) {
-                return Err(Status::unauthenticated("Client is not authenticated"));
+            match tokens.is_good(sent) {
+                _ if sent.is_empty() => return Err(Status::unauthenticated("Token is empty")),
+                false => return Err(Status::unauthenticated("Access token is not active")),
+                true => {}
             }
         }
         let tenant = metadata.get("tenantid").map_or("default", String::as_str);
         match self.cluster.options.tenants.iter().any(|known| known == tenant) {
             true => Ok(tenant.to_owned()),
-            false => Err(Status::permission_denied(format!("Tenant {tenant} does not exist"))),
+            false => Err(Status::permission_denied("Tenant not allowed")),
+        }
+    }
+
+    /// A server that starts answers little.
+    fn ready(&self, method: Method) -> Result<(), Status> {
+        let early = matches!(method, Method::GetServerVersion | Method::ReportTask);
+        match early || !self.cluster.state().unready.contains(&self.host) {
+            true => Ok(()),
+            false => Err(Status::unavailable("Kafka Streams not ready yet")),
         }
     }
 
@@ -70,7 +84,7 @@ impl HostService {
         let admitted = self.admit(&metadata);
         self.note(method, What::Call { metadata, deadline, message: asked.clone().into() });
         let fault = self.cluster.state().faults.take(method);
-        let answer = match admitted {
+        let answer = match admitted.and_then(|tenant| self.ready(method).map(|()| tenant)) {
             Err(status) => Err(status),
             Ok(tenant) => match fault {
                 None | Some(Fault::Nothing) => act(&tenant, asked),
@@ -163,7 +177,7 @@ impl LittleHorse for HostService {
         request: Request<Streaming<PollTaskRequest>>,
     ) -> Result<Response<Answers>, Status> {
         let (metadata, deadline) = (words(request.metadata()), deadline(request.metadata()));
-        let admitted = self.admit(&metadata);
+        let admitted = self.admit(&metadata).and_then(|tenant| self.ready(Method::PollTask).map(|()| tenant));
         let tenant = admitted.clone().unwrap_or_default();
         let (sender, mut answers) = mpsc::channel(UNREAD);
         let opened = What::Open { metadata, deadline };
@@ -185,20 +199,24 @@ impl LittleHorse for HostService {
     async fn report_task(&self, request: Request<ReportTaskRun>) -> Result<Response<()>, Status> {
         let size = prost::Message::encoded_len(request.get_ref());
         let large = size > self.cluster.options.most_bytes;
-        let swallow = self.cluster.options.oversize == Oversize::Swallowed;
-        let act = |tenant: &str, asked: ReportTaskRun| match large {
-            false => {
-                self.cluster.report(tenant, asked);
-                Ok(())
+        let oversize = self.cluster.options.oversize;
+        let act = |tenant: &str, asked: ReportTaskRun| match oversize {
+            _ if size > ANY_MESSAGE => Err(any_too_large(size)),
+            Oversize::Unavailable if large => {
+                Err(Status::unavailable("Failed recording task claim to Kafka"))
             }
-            true if swallow => {
+            Oversize::Exhausted if large => Err(too_large()),
+            Oversize::Swallowed if large => {
                 self.cluster.report(tenant, instead(asked));
                 Ok(())
             }
-            true => Err(too_large()),
+            _ => {
+                self.cluster.report(tenant, asked);
+                Ok(())
+            }
         };
         let answer = self.call(Method::ReportTask, request, act).await;
-        if large && swallow {
+        if large && oversize == Oversize::Swallowed && answer.is_ok() {
             return std::future::pending().await;
         }
         answer
@@ -210,7 +228,7 @@ impl LittleHorse for HostService {
     ) -> Result<Response<PutCheckpointResponse>, Status> {
         let large = prost::Message::encoded_len(request.get_ref()) > self.cluster.options.most_bytes;
         let act = |tenant: &str, asked| match large {
-            true => Err(too_large()),
+            true => Err(Status::internal("Internal error")),
             false => self.cluster.put_checkpoint(tenant, asked),
         };
         self.call(Method::PutCheckpoint, request, act).await
@@ -236,6 +254,10 @@ impl LittleHorse for HostService {
         };
         self.call(Method::GetServerVersion, request, |_, ()| Ok(version)).await
     }
+}
+
+fn any_too_large(size: usize) -> Status {
+    Status::resource_exhausted(format!("gRPC message exceeds maximum size {ANY_MESSAGE}: {size}"))
 }
 
 /// What a report that is too large becomes.

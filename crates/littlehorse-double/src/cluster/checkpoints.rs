@@ -14,7 +14,7 @@ impl Cluster {
         tenant: &str,
         request: PutCheckpointRequest,
     ) -> Result<PutCheckpointResponse, Status> {
-        let unknown = || Status::invalid_argument("Provided taskRunId was invalid");
+        let unknown = || Status::invalid_argument("Could not find specified TaskRun");
         let id = request.task_run_id.ok_or_else(unknown)?;
         let now = self.clock.timestamp();
         let mut state = self.state();
@@ -42,12 +42,12 @@ impl Cluster {
         let run = id.task_run.as_ref().and_then(|run| state.runs.get(&RunKey::new(tenant, run)));
         let place = usize::try_from(id.checkpoint_number).unwrap_or(usize::MAX);
         let kept = run.and_then(|run| run.checkpoints.get(place));
-        kept.cloned().ok_or_else(|| not_found("Checkpoint"))
+        kept.cloned().ok_or_else(not_found)
     }
 
     pub(crate) fn get_task_run(&self, tenant: &str, id: &TaskRunId) -> Result<TaskRun, Status> {
         let state = self.state();
         let run = state.runs.get(&RunKey::new(tenant, id));
-        run.map(crate::run::RunState::message).ok_or_else(|| not_found("TaskRun"))
+        run.map(|run| run.frozen.clone().unwrap_or_else(|| run.message())).ok_or_else(not_found)
     }
 }

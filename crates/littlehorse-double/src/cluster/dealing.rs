@@ -50,6 +50,8 @@ struct Parked {
 #[derive(Debug)]
 struct Stream {
     tenant: String,
+    /// The TaskDef that was asked for first. A request for another one is never answered.
+    task: Option<String>,
     answers: mpsc::Sender<Answer>,
 }
 
@@ -66,7 +68,7 @@ impl Cluster {
         *number += 1;
         let key = StreamKey { host, number: *number };
         self.journal.add(host, Method::PollTask, Some(key.number), opened);
-        state.dealing.streams.insert(key, Stream { tenant: tenant.to_owned(), answers });
+        state.dealing.streams.insert(key, Stream { tenant: tenant.to_owned(), task: None, answers });
         key
     }
 
@@ -75,9 +77,12 @@ impl Cluster {
         let mut state = self.state();
         let asked = What::Asked(request.clone().into());
         self.journal.add(stream.host, Method::PollTask, Some(stream.number), asked);
-        let Some(tenant) = state.dealing.streams.get(&stream).map(|stream| stream.tenant.clone()) else {
+        let task = request.task_def_id.map(|id| id.name).unwrap_or_default();
+        let Some(opened) = state.dealing.streams.get_mut(&stream) else { return };
+        if *opened.task.get_or_insert_with(|| task.clone()) != task {
             return;
-        };
+        }
+        let tenant = opened.tenant.clone();
         match state.faults.take(Method::PollTask) {
             Some(Fault::Nothing) => return self.answer(&mut state, stream, Ok(PollTaskResponse::default())),
             Some(Fault::Refuse(status) | Fault::DoneThenRefuse(status)) => {
@@ -87,7 +92,6 @@ impl Cluster {
             Some(Fault::Hang | Fault::DoneThenHang) => return,
             Some(Fault::Late(_)) | None => {}
         }
-        let task = request.task_def_id.map(|id| id.name).unwrap_or_default();
         let lane = Lane { host: stream.host, tenant, task };
         let parked = Parked { stream, worker: request.client_id, version: request.task_worker_version };
         state.dealing.parked.entry(lane.clone()).or_default().push_back(parked);

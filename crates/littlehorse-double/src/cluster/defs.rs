@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{Cluster, not_found};
+use super::Cluster;
 use crate::proto::{PutTaskDefRequest, TaskDef, TaskDefId};
 
 #[derive(Debug, Default)]
@@ -56,7 +56,9 @@ impl Cluster {
         let state = self.state();
         let known = state.defs.known.get(&(tenant.to_owned(), id.name.clone()));
         let visible = known.filter(|known| known.visible <= self.clock.now());
-        visible.map(|known| known.def.clone()).ok_or_else(|| not_found("TaskDef"))
+        visible
+            .map(|known| known.def.clone())
+            .ok_or_else(|| Status::not_found(format!("Couldn't find TaskDef {}", id.name)))
     }
 }
 

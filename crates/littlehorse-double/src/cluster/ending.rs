@@ -31,17 +31,26 @@ impl Cluster {
         (key, id)
     }
 
-    /// A report came. One of an attempt that does not run is remembered for the test, and nothing else.
+    /// A report came: it is written down, and soon read. One of an attempt that does not run changes nothing.
     pub(crate) fn report(&self, tenant: &str, report: ReportTaskRun) {
+        if self.options.applied_after.is_zero() {
+            return self.apply(tenant, report);
+        }
+        let when = self.clock.now() + self.options.applied_after;
+        self.state().timers.set(when, Timer::Apply(tenant.to_owned(), Box::new(report)));
+        self.look_at_timers();
+    }
+
+    pub(super) fn apply(&self, tenant: &str, report: ReportTaskRun) {
         let Some(key) = report.task_run_id.as_ref().map(|id| RunKey::new(tenant, id)) else { return };
         let mut state = self.state();
         let (at, now) = (self.clock.now(), self.clock.timestamp());
         let def = state.runs.get(&key).and_then(|run| state.task_def(tenant, run.task())).cloned();
         let Some(run) = state.runs.get_mut(&key) else { return };
-        let heard = run.latest() == report.attempt_number && run.status() == TaskStatus::TaskRunning;
-        run.reports.push(Seen { report: report.clone(), heard, at });
-        if heard {
-            let (status, result) = judged(def.as_ref(), &report);
+        let runs = run.latest() == report.attempt_number && run.status() == TaskStatus::TaskRunning;
+        let judgement = judged(def.as_ref(), &report).filter(|_| runs);
+        run.reports.push(Seen { report: report.clone(), heard: judgement.is_some(), at });
+        if let Some((status, result)) = judgement {
             run.end(status, result, report.log_output, report.time.or(Some(now)));
             self.go_on(&mut state, &key);
         }
@@ -108,26 +117,28 @@ impl Cluster {
     }
 }
 
-/// A success must be what the TaskDef promises.
-fn judged(def: Option<&TaskDef>, report: &ReportTaskRun) -> (TaskStatus, Option<task_attempt::Result>) {
-    let status = TaskStatus::try_from(report.status).unwrap_or(TaskStatus::TaskFailed);
+/// What a report makes of an attempt; nothing, if the server cannot digest it: then the attempt goes on.
+fn judged(
+    def: Option<&TaskDef>,
+    report: &ReportTaskRun,
+) -> Option<(TaskStatus, Option<task_attempt::Result>)> {
+    let status = TaskStatus::try_from(report.status).ok()?;
     let result = report.result.clone().map(|result| match result {
         Reported::Output(value) => task_attempt::Result::Output(value),
         Reported::Error(error) => task_attempt::Result::Error(error),
         Reported::Exception(exception) => task_attempt::Result::Exception(exception),
     });
-    if status != TaskStatus::TaskSuccess {
-        return (status, result);
-    }
-    let problem = match &report.result {
-        Some(Reported::Output(value)) => def.and_then(|def| misfit(def, value)),
-        _ => Some("a success needs an output".to_owned()),
+    let problem = match (status, &report.result) {
+        (TaskStatus::TaskSuccess, Some(Reported::Output(value))) => def.and_then(|def| misfit(def, value)),
+        (TaskStatus::TaskException, Some(Reported::Exception(_))) => None,
+        (TaskStatus::TaskSuccess | TaskStatus::TaskException, _) => return None,
+        _ => None,
     };
     match problem {
-        None => (status, result),
+        None => Some((status, result)),
         Some(message) => {
-            let error = LhTaskError { r#type: LhErrorType::VarMutationError as i32, message };
-            (TaskStatus::TaskOutputSerdeError, Some(task_attempt::Result::Error(error)))
+            let error = LhTaskError { r#type: LhErrorType::VarSubError as i32, message };
+            Some((TaskStatus::TaskOutputSerdeError, Some(task_attempt::Result::Error(error))))
         }
     }
 }
@@ -138,18 +149,23 @@ fn misfit(def: &TaskDef, value: &VariableValue) -> Option<String> {
     let DefinedType::PrimitiveType(wanted) = wanted else { return None };
     let wanted = VariableType::try_from(*wanted).ok()?;
     let value = value.value.as_ref()?;
-    let parses = |text: &str| serde_json::from_str::<Json>(text).ok();
-    let fits = match (wanted, value) {
-        (VariableType::JsonObj, Value::JsonObj(text)) => parses(text).is_some_and(|json| json.is_object()),
-        (VariableType::JsonArr, Value::JsonArr(text)) => parses(text).is_some_and(|json| json.is_array()),
+    let parsed = |text: &str| serde_json::from_str::<Json>(text).ok();
+    match (wanted, value) {
+        (VariableType::JsonObj, Value::JsonObj(text)) => {
+            let good = parsed(text).is_some_and(|json| json.is_object());
+            (!good).then(|| "Error deserializing JSON Obj".to_owned())
+        }
+        (VariableType::JsonArr, Value::JsonArr(text)) => {
+            let good = parsed(text).is_some_and(|json| json.is_array());
+            (!good).then(|| "Error deserializing JSON Arr".to_owned())
+        }
         (VariableType::Double, Value::Double(_))
         | (VariableType::Bool, Value::Bool(_))
         | (VariableType::Str, Value::Str(_))
         | (VariableType::Int, Value::Int(_))
         | (VariableType::Bytes, Value::Bytes(_))
         | (VariableType::WfRunId, Value::WfRunId(_))
-        | (VariableType::Timestamp, Value::UtcTimestamp(_)) => true,
-        _ => false,
-    };
-    (!fits).then(|| format!("the output is not {}", wanted.as_str_name()))
+        | (VariableType::Timestamp, Value::UtcTimestamp(_)) => None,
+        _ => Some(format!("Task output incompatible with declared return type: {}", wanted.as_str_name())),
+    }
 }

@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{Cluster, RunKey};
+use crate::proto::ReportTaskRun;
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
@@ -19,6 +20,8 @@ pub(super) enum Timer {
     Timeout(RunKey, i32),
     /// This attempt can be handed out now.
     Begin(RunKey, i32),
+    /// This report of a tenant's worker is read now.
+    Apply(String, Box<ReportTaskRun>),
 }
 
 impl Timers {
@@ -68,6 +71,10 @@ impl Cluster {
             match timer {
                 Timer::Timeout(key, attempt) => self.time_out(&mut state, &key, attempt),
                 Timer::Begin(key, attempt) => self.begin(&mut state, &key, attempt),
+                Timer::Apply(tenant, report) => {
+                    drop(state);
+                    self.apply(&tenant, *report);
+                }
             }
             fired = true;
         }

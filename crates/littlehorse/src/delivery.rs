@@ -116,7 +116,7 @@ impl Delivery {
         self.task.variables.len()
     }
 
-    /// The n-th input, from 0.
+    /// The n-th input, from 0. One of a kind that this crate does not know is an error, not null.
     pub fn input(&self, n: usize) -> Result<Input> {
         let Some(input) = self.task.variables.get(n) else {
             let reason = format!("is not there: the task came with {}", self.inputs());

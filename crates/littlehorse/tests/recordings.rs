@@ -1,4 +1,5 @@
 //! Our messages against those of the official Python SDK.
+#![allow(clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

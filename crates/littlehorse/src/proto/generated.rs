@@ -95,7 +95,7 @@ pub struct VariableDef {
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
-    pub default_value: ::core::option::Option<VariableValue>,
+    pub default_value: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(bool, optional, tag = "4")]
     pub masked_value: ::core::option::Option<bool>,
     #[prost(message, optional, tag = "5")]
@@ -191,7 +191,7 @@ pub struct VarNameAndVal {
     #[prost(string, tag = "1")]
     pub var_name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "2")]
-    pub value: ::core::option::Option<VariableValue>,
+    pub value: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(bool, tag = "3")]
     pub masked: bool,
 }
@@ -231,45 +231,6 @@ pub struct UserTaskTriggerReference {
     #[prost(string, optional, tag = "4")]
     pub user_group: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// A value; nothing set is null.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct VariableValue {
-    #[prost(
-        oneof = "variable_value::Value",
-        tags = "2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13"
-    )]
-    pub value: ::core::option::Option<variable_value::Value>,
-}
-/// Nested message and enum types in `VariableValue`.
-pub mod variable_value {
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum Value {
-        #[prost(string, tag = "2")]
-        JsonObj(::prost::alloc::string::String),
-        #[prost(string, tag = "3")]
-        JsonArr(::prost::alloc::string::String),
-        #[prost(double, tag = "4")]
-        Double(f64),
-        #[prost(bool, tag = "5")]
-        Bool(bool),
-        #[prost(string, tag = "6")]
-        Str(::prost::alloc::string::String),
-        #[prost(int64, tag = "7")]
-        Int(i64),
-        #[prost(bytes, tag = "8")]
-        Bytes(::prost::alloc::vec::Vec<u8>),
-        #[prost(message, tag = "9")]
-        WfRunId(super::WfRunId),
-        #[prost(message, tag = "10")]
-        UtcTimestamp(::prost_types::Timestamp),
-        #[prost(message, tag = "11")]
-        Struct(super::Struct),
-        #[prost(message, tag = "12")]
-        Array(super::Array),
-        #[prost(message, tag = "13")]
-        Map(super::Map),
-    }
-}
 /// A value of a registered structure.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Struct {
@@ -288,7 +249,7 @@ pub struct InlineStruct {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StructField {
     #[prost(message, optional, tag = "1")]
-    pub value: ::core::option::Option<VariableValue>,
+    pub value: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(bool, tag = "2")]
     pub masked: bool,
 }
@@ -296,7 +257,7 @@ pub struct StructField {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Array {
     #[prost(message, repeated, tag = "1")]
-    pub items: ::prost::alloc::vec::Vec<VariableValue>,
+    pub items: ::prost::alloc::vec::Vec<crate::proto::VariableValue>,
     #[prost(message, optional, tag = "2")]
     pub element_type: ::core::option::Option<TypeDefinition>,
 }
@@ -313,9 +274,9 @@ pub mod map {
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Entry {
         #[prost(message, optional, tag = "1")]
-        pub key: ::core::option::Option<super::VariableValue>,
+        pub key: ::core::option::Option<crate::proto::VariableValue>,
         #[prost(message, optional, tag = "2")]
-        pub value: ::core::option::Option<super::VariableValue>,
+        pub value: ::core::option::Option<crate::proto::VariableValue>,
     }
 }
 /// The type of a list.
@@ -347,7 +308,7 @@ pub struct StructFieldDef {
     #[prost(message, optional, tag = "1")]
     pub field_type: ::core::option::Option<TypeDefinition>,
     #[prost(message, optional, tag = "2")]
-    pub default_value: ::core::option::Option<VariableValue>,
+    pub default_value: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(bool, tag = "3")]
     pub is_nullable: bool,
     #[prost(string, optional, tag = "4")]
@@ -363,7 +324,7 @@ pub struct ReportTaskRun {
     #[prost(enumeration = "TaskStatus", tag = "3")]
     pub status: i32,
     #[prost(message, optional, tag = "5")]
-    pub log_output: ::core::option::Option<VariableValue>,
+    pub log_output: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(int32, tag = "6")]
     pub attempt_number: i32,
     #[prost(int32, tag = "9")]
@@ -376,7 +337,7 @@ pub mod report_task_run {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Result {
         #[prost(message, tag = "4")]
-        Output(super::VariableValue),
+        Output(crate::proto::VariableValue),
         #[prost(message, tag = "7")]
         Error(super::LhTaskError),
         #[prost(message, tag = "8")]
@@ -399,7 +360,7 @@ pub struct LhTaskException {
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "3")]
-    pub content: ::core::option::Option<VariableValue>,
+    pub content: ::core::option::Option<crate::proto::VariableValue>,
 }
 /// Keeps a value for later attempts.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -409,7 +370,7 @@ pub struct PutCheckpointRequest {
     #[prost(int32, tag = "2")]
     pub task_attempt: i32,
     #[prost(message, optional, tag = "3")]
-    pub value: ::core::option::Option<VariableValue>,
+    pub value: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(string, optional, tag = "4")]
     pub logs: ::core::option::Option<::prost::alloc::string::String>,
 }
@@ -466,7 +427,7 @@ pub struct Checkpoint {
     #[prost(message, optional, tag = "1")]
     pub id: ::core::option::Option<CheckpointId>,
     #[prost(message, optional, tag = "2")]
-    pub value: ::core::option::Option<VariableValue>,
+    pub value: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(string, optional, tag = "3")]
     pub logs: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, optional, tag = "4")]
@@ -502,7 +463,7 @@ pub struct TaskRun {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskAttempt {
     #[prost(message, optional, tag = "2")]
-    pub log_output: ::core::option::Option<VariableValue>,
+    pub log_output: ::core::option::Option<crate::proto::VariableValue>,
     #[prost(message, optional, tag = "3")]
     pub schedule_time: ::core::option::Option<::prost_types::Timestamp>,
     #[prost(message, optional, tag = "4")]
@@ -525,7 +486,7 @@ pub mod task_attempt {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Result {
         #[prost(message, tag = "1")]
-        Output(super::VariableValue),
+        Output(crate::proto::VariableValue),
         #[prost(message, tag = "10")]
         Error(super::LhTaskError),
         #[prost(message, tag = "11")]

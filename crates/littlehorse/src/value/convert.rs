@@ -31,6 +31,10 @@ impl TryFrom<proto::VariableValue> for Value {
             Some(Wire::Struct(value)) => Self::Struct(value),
             Some(Wire::Array(value)) => Self::Array(value),
             Some(Wire::Map(value)) => Self::Map(value),
+            Some(Wire::Unknown(number)) => {
+                let reason = format!("its kind (number {number}) is not known to this version of the crate");
+                return Err(Error::value("a value", reason));
+            }
         })
     }
 }
@@ -341,6 +345,8 @@ mod tests {
         assert!(bad.starts_with("a value of the type JSON_OBJ: EOF"), "{bad}");
         assert!(Value::Null.to::<i64>().is_err());
         assert!(Value::Double(f64::NAN).to::<f64>().is_err());
+        let unknown = told(Value::try_from(wire(Wire::Unknown(14))).unwrap_err());
+        assert_eq!(unknown, "a value: its kind (number 14) is not known to this version of the crate");
         let beyond = wire(Wire::UtcTimestamp(Timestamp { seconds: i64::MAX, nanos: 0 }));
         assert!(Value::try_from(beyond).is_err());
     }

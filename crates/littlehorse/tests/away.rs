@@ -75,15 +75,6 @@ async fn a_server_that_speaks_something_else_is_away() {
     answering.await.unwrap();
 }
 
-/// An outage of any length: the future waits, and is dropped by whoever has waited enough.
-#[tokio::test(start_paused = true)]
-async fn a_report_waits_for_its_server() {
-    let client = client("127.0.0.1", closed_port().await);
-    let waited =
-        tokio::time::timeout(Duration::from_secs(3600), client.report_until_heard(None, &report())).await;
-    assert!(waited.is_err(), "{waited:?}");
-}
-
 #[tokio::test]
 async fn an_output_that_is_too_large_is_not_sent() {
     let run = proto::WfRunId { id: "run".into(), parent_wf_run_id: None };

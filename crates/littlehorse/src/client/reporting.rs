@@ -133,6 +133,8 @@ impl Trying {
                 Code::Unauthenticated | Code::PermissionDenied => Next::Again(pause),
                 _ => self.doubt(pause),
             },
+            // A server that ended the attempt by itself, for a report that is too large, never answers.
+            Error::Unavailable { .. } if self.tries > 2 => Next::Ask(pause),
             Error::Unavailable { .. } | Error::Token { .. } => Next::Again(pause),
             _ => Next::GiveUp,
         }
@@ -198,10 +200,13 @@ mod tests {
     #[test]
     fn an_outage_is_waited_out_however_long() {
         let mut trying = Trying::default();
-        for _ in 0..10_000 {
+        for _ in 0..2 {
             assert!(matches!(trying.next(&away(), true, FULL), Next::Again(_)));
         }
-        assert_eq!(trying.next(&away(), true, FULL), Next::Again(LONGEST));
+        for _ in 0..10_000 {
+            assert!(matches!(trying.next(&away(), true, FULL), Next::Ask(_)));
+        }
+        assert_eq!(trying.next(&away(), true, FULL), Next::Ask(LONGEST));
         assert!(matches!(trying.next(&refused(Code::PermissionDenied), true, FULL), Next::Again(_)));
     }
 

@@ -1,1 +1,141 @@
-//! soon
+//! The same work is delivered more than once: it is rendered once.
+
+use std::time::Duration;
+
+use comfyui::{PromptRequest, Whereabouts, Workflow};
+use comfyui_sim::Simulator;
+use remuda_runner::source::journal::Job;
+use serde_json::{Value, json};
+
+use super::rig::*;
+
+/// A prompt that another process sent under the id of this job.
+async fn sent_before(sim: &Simulator, job: &Job, graph: &Value) -> comfyui::Client {
+    let client = comfyui::Client::new(&sim.url()).unwrap();
+    let workflow = Workflow::parse(graph.to_string()).unwrap();
+    client.submit(&PromptRequest::new(workflow).with_id(job.prompt_id)).await.unwrap();
+    client
+}
+
+async fn ended(client: &comfyui::Client, job: &Job) {
+    let id = job.prompt_id.into();
+    until("the prompt to end", async || matches!(client.find(&id).await, Ok(Whereabouts::Ended(_)))).await;
+}
+
+#[tokio::test]
+async fn a_delivery_of_what_runs_here_gets_its_end() {
+    let (mut rig, sim) = (Rig::new(), sim().await);
+    rig.slots = 2;
+    let process = rig.start(&[&sim]).await;
+    let first = job("twice", &long(1.0));
+    rig.boss.give(&first);
+    rendering(&sim, 1).await;
+    rig.boss.give(&again(&first, 1));
+    let reports = rig.boss.heard(1).await;
+    assert_eq!(
+        (reports[0].0.attempt, &reports[0].0.cookie["attempt"]),
+        (1, &json!(1)),
+        "the newest hears it"
+    );
+    assert_eq!(reports[0].0.sent_as, Some(first.prompt_id));
+    result(&reports[0].1);
+    assert_eq!(process.stop().await, 0);
+    assert_eq!((sim.stats().executions_total, rig.boss.reports().len()), (1, 1));
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_delivery_of_what_ended_well_is_answered_at_once() {
+    let (rig, sim) = (Rig::new(), sim().await);
+    let process = rig.start(&[&sim]).await;
+    let first = job("twice", &picture());
+    rig.boss.give(&first);
+    rig.boss.heard(1).await;
+    // ComfyUI would have to be asked, if it were not known.
+    sim.crash().await;
+    rig.boss.give(&again(&first, 1));
+    let reports = rig.boss.heard(2).await;
+    assert_eq!(reports[1].0.attempt, 1);
+    let names =
+        |n: usize| result(&reports[n].1).files.iter().map(|file| file.filename.clone()).collect::<Vec<_>>();
+    assert_eq!(names(0), names(1));
+    assert!(rig.journal().is_empty());
+    process.kill();
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_runs_at_one_of_two_is_adopted_there() {
+    let (rig, one, two) = (Rig::new(), sim().await, sim().await);
+    let graph = long(1.5);
+    let job = again(&job("elsewhere", &graph), 1);
+    sent_before(&two, &job, &graph).await;
+    rendering(&two, 1).await;
+    let process = rig.start(&[&one, &two]).await;
+    rig.boss.give(&job);
+    let (of, ending) = rig.boss.heard(1).await.remove(0);
+    assert_eq!(of.sent_as, Some(job.prompt_id));
+    assert_eq!(result(&ending).files.len(), 1);
+    assert_eq!(rig.boss.begun(), [("elsewhere".to_owned(), worker_id(&two))]);
+    assert_eq!((one.stats().executions_total, two.stats().executions_total), (0, 1));
+    process.stop().await;
+    one.shutdown().await;
+    two.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_ended_well_before_is_reported_without_another_render() {
+    let (rig, one, two) = (Rig::new(), sim().await, sim().await);
+    let graph = picture();
+    let job = again(&job("done", &graph), 2);
+    let client = sent_before(&one, &job, &graph).await;
+    ended(&client, &job).await;
+    let process = rig.start(&[&one, &two]).await;
+    rig.boss.give(&job);
+    let (_, ending) = rig.boss.heard(1).await.remove(0);
+    assert_eq!(result(&ending).files.len(), 1);
+    assert_eq!((one.stats().executions_total, two.stats().executions_total), (1, 0));
+    process.stop().await;
+    one.shutdown().await;
+    two.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_ended_badly_before_is_rendered_under_the_second_id() {
+    let (rig, sim) = (Rig::new(), sim().await);
+    let job = again(&job("bad", &picture()), 1);
+    let client = sent_before(&sim, &job, &long(60.0)).await;
+    rendering(&sim, 1).await;
+    client.cancel(&job.prompt_id.into(), Duration::from_secs(10)).await.unwrap();
+    ended(&client, &job).await;
+    let process = rig.start(&[&sim]).await;
+    rig.boss.give(&job);
+    let (of, ending) = rig.boss.heard(1).await.remove(0);
+    assert_eq!(of.sent_as, Some(job.second_prompt_id), "the report says under which id it is there");
+    assert_eq!(result(&ending).files.len(), 1);
+    let entry = client.history(&job.second_prompt_id.into()).await.unwrap();
+    assert!(entry.is_some());
+    process.stop().await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_nowhere_is_sent_under_the_first_id_once_everybody_was_asked() {
+    let (rig, one, two) = (Rig::new(), sim().await, sim().await);
+    let process = rig.start(&[&one, &two]).await;
+    until("it to ask", async || rig.boss.asking() == 1).await;
+    two.crash().await;
+    let job = again(&job("nowhere", &picture()), 1);
+    rig.boss.give(&job);
+    until("it to be looked for", async || process.source.counts().0 == 1).await;
+    until("the first to have answered", async || rig.journal().len() == 1).await;
+    assert!(rig.boss.begun().is_empty(), "it may run where nobody answers");
+    two.restart().await;
+    let (of, ending) = rig.boss.heard(1).await.remove(0);
+    assert_eq!(of.sent_as, Some(job.prompt_id));
+    result(&ending);
+    assert_eq!(one.stats().executions_total + two.stats().executions_total, 1);
+    process.stop().await;
+    one.shutdown().await;
+    two.shutdown().await;
+}

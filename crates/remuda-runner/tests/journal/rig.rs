@@ -38,7 +38,7 @@ struct State {
     asking: usize,
     most_asking: usize,
     reports: Vec<(Job, JobEnding)>,
-    placed: Vec<(String, WorkerId, bool)>,
+    begun: Vec<(String, WorkerId)>,
     frames: usize,
     away: bool,
     over: HashMap<String, VecDeque<Over>>,
@@ -68,12 +68,17 @@ impl Boss {
         self.with(|state| state.over.entry(key.to_owned()).or_default().push_back(over));
     }
 
+    /// Whether everything that was to be said of this work was.
+    pub(crate) fn has_said(&self, key: &str) -> bool {
+        self.with(|state| state.over.get(key).is_none_or(VecDeque::is_empty))
+    }
+
     pub(crate) fn reports(&self) -> Vec<(Job, JobEnding)> {
         self.with(|state| state.reports.clone())
     }
 
-    pub(crate) fn placed(&self) -> Vec<(String, WorkerId, bool)> {
-        self.with(|state| state.placed.clone())
+    pub(crate) fn begun(&self) -> Vec<(String, WorkerId)> {
+        self.with(|state| state.begun.clone())
     }
 
     pub(crate) fn frames(&self) -> usize {
@@ -168,8 +173,8 @@ impl Employer for Boss {
         self.with(|state| state.frames += 1);
     }
 
-    fn placed(&self, job: &Job, worker: &WorkerId, found: bool) {
-        self.with(|state| state.placed.push((job.key.clone(), worker.clone(), found)));
+    fn begun(&self, job: &Job, worker: &WorkerId) {
+        self.with(|state| state.begun.push((job.key.clone(), worker.clone())));
     }
 }
 
@@ -252,7 +257,7 @@ fn options(owner: OwnerId) -> HerdOptions {
         beat: Duration::from_millis(500),
         beat_retry: Duration::from_millis(100),
         stale: Duration::from_secs(4),
-        claim: Duration::from_millis(700),
+        claim: Duration::from_secs(2),
         source: Duration::from_secs(5),
         transfer: Duration::from_secs(2),
         retry: Duration::from_millis(200),
@@ -336,6 +341,7 @@ pub(crate) fn job(key: &str, graph: &Value) -> Job {
         again: false,
         timeout_s: None,
         cookie: json!({"key": key, "attempt": 0}),
+        sent_as: None,
     }
 }
 

@@ -15,7 +15,7 @@ async fn a_job_is_rendered_once_and_its_files_are_named_where_they_are() {
     let job = job("run/1", &picture());
     rig.boss.give(&job);
     let (of, ending) = rig.boss.heard(1).await.remove(0);
-    assert_eq!((of.prompt_id, of.cookie), (job.prompt_id, job.cookie));
+    assert_eq!((of.sent_as, of.cookie), (Some(job.prompt_id), job.cookie));
     let files = &result(&ending).files;
     let [file] = files.as_slice() else { panic!("{files:?}") };
     assert_eq!(
@@ -30,7 +30,7 @@ async fn a_job_is_rendered_once_and_its_files_are_named_where_they_are() {
     assert!(entry.is_some(), "another delivery may look for it");
     assert_eq!(sim.stats().executions_total, 1);
     until("its file to go", async || rig.journal().is_empty()).await;
-    assert_eq!(rig.boss.placed(), [("run/1".to_owned(), worker_id(&sim), false)]);
+    assert_eq!(rig.boss.begun(), [("run/1".to_owned(), worker_id(&sim))]);
     assert_eq!(process.source.counts(), (0, 0));
     assert_eq!(process.stop().await, 0);
     sim.shutdown().await;
@@ -128,7 +128,7 @@ async fn a_graph_that_no_worker_has_the_nodes_for_fails_after_all_were_tried() {
     let JobEnding::Ended(Ending::Failed { failure, .. }) = ending else { panic!("{ending:?}") };
     assert_eq!(failure.class, FailureClass::Validation);
     assert!(failure.message.contains("NoSuchNode"), "{failure:?}");
-    let tried: std::collections::BTreeSet<_> = rig.boss.placed().into_iter().map(|(_, id, _)| id).collect();
+    let tried: std::collections::BTreeSet<_> = rig.boss.begun().into_iter().map(|(_, id)| id).collect();
     assert_eq!(tried.len(), 2);
     assert_eq!(one.stats().executions_total + two.stats().executions_total, 0);
     process.stop().await;

@@ -108,7 +108,7 @@ impl Entry {
 
     /// A later delivery takes the place of this one. The prompt stays what it is.
     fn deliver(&mut self, job: Job) {
-        self.job = Arc::new(Job { prompt_id: self.job.prompt_id, ..job });
+        self.job = Arc::new(Job { sent_as: self.job.sent_as, ..job });
         self.superseded = false;
         if let Some(cancel) = &mut self.cancel {
             cancel.renewed = true;
@@ -118,7 +118,7 @@ impl Entry {
     /// A prompt of the first id ended badly.
     fn use_second_id(&mut self) {
         let mut job = Job::clone(&self.job);
-        job.prompt_id = job.second_prompt_id;
+        job.sent_as = Some(job.second_prompt_id);
         self.attempt = job.attempt.saturating_add(2);
         self.job = Arc::new(job);
     }
@@ -128,7 +128,7 @@ impl Entry {
 #[derive(Debug)]
 struct Remembered {
     task: TaskId,
-    prompt_id: Uuid,
+    prompt: Uuid,
     attempt: AttemptNo,
     ending: Arc<JobEnding>,
     at: Instant,
@@ -284,7 +284,7 @@ impl Desk {
         }
         self.remembered.retain(|good| now.saturating_duration_since(good.at) < MEMORY);
         if let Some(good) = self.remembered.iter().rev().find(|good| good.task == task) {
-            let job = Job { prompt_id: good.prompt_id, ..job };
+            let job = Job { sent_as: Some(good.prompt), ..job };
             let state = State::Ended { ending: Arc::clone(&good.ending), lease: None, said: false };
             let attempt = good.attempt;
             self.insert(task, Arc::new(job), attempt, state);
@@ -298,7 +298,8 @@ impl Desk {
         } else {
             (State::Waiting, Received::New)
         };
-        self.insert(task, Arc::new(job), 1, state);
+        let sent_as = Some(job.prompt_id);
+        self.insert(task, Arc::new(Job { sent_as, ..job }), 1, state);
         received
     }
 
@@ -338,7 +339,7 @@ impl Desk {
     pub(super) fn prompt_of(&self, lease: LeaseRef) -> Option<Uuid> {
         let entry = self.jobs.get(&lease.task)?;
         let held = entry.bound().is_some_and(|bound| bound.fence == lease.fence);
-        held.then_some(entry.job.prompt_id)
+        held.then(|| entry.job.prompt())
     }
 
     /// Everything that is still to be said, and that nobody says.
@@ -395,7 +396,7 @@ impl Desk {
         }
         self.remembered.push_back(Remembered {
             task,
-            prompt_id: entry.job.prompt_id,
+            prompt: entry.job.prompt(),
             attempt: entry.attempt,
             ending: Arc::clone(ending),
             at: now,

@@ -218,6 +218,7 @@ mod tests {
             again: false,
             timeout_s: Some(60),
             cookie: json!({"host": "a"}),
+            sent_as: None,
         };
         Record {
             version: VERSION,

@@ -39,9 +39,9 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId) {
     let found = tokio::select! {
         biased;
         () = office.stop.cancelled() => return,
-        found = search(&office, task, job.prompt_id) => found,
+        found = search(&office, task, job.prompt()) => found,
     };
-    tracing::info!(key = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, ?found, "looked for a job that may have been begun before");
+    tracing::info!(key = job.key, attempt = job.attempt, prompt_id = %job.prompt(), ?found, "looked for a job that may have been begun before");
     if office.desk().located(task, found) {
         office.note(task);
         bump(&office.moves);

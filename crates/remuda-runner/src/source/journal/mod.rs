@@ -54,17 +54,14 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
     /// Watches over a job under way, and returns when the employer does not want it from this process any more.
     async fn watch(&self, job: &Job) -> Over;
 
-    /// A job goes to a worker, under the id in [`Job::sent_as`]. Never waits.
-    fn begun(&self, _job: &Job, _worker: &remuda_core::WorkerId) {}
+    /// A job goes to a worker, under the id in [`Job::sent_as`], or was found there. Never waits.
+    fn begun(&self, _job: &Job, _worker: &WorkerId) {}
 
     /// So many prompts run or wait before it at its ComfyUI. Never waits.
     fn queued(&self, _job: &Job, _ahead: usize) {}
 
     /// Live progress of a job. Never waits.
     fn frame(&self, job: &Job, frame: &Frame);
-
-    /// A job goes to this worker; `found`: its prompt was there before. Never waits.
-    fn placed(&self, _job: &Job, _worker: &WorkerId, _found: bool) {}
 }
 
 /// A piece of work.
@@ -74,8 +71,7 @@ pub struct Job {
     pub key: String,
     /// Which delivery, by the employer's count.
     pub attempt: i32,
-    /// The id under which ComfyUI gets it; in a report, and in everything else that is said of the job, the one under
-    /// which it got it.
+    /// The id under which ComfyUI gets it.
     pub prompt_id: Uuid,
     /// The id under which it gets it when a prompt of the first one ended badly before.
     pub second_prompt_id: Uuid,
@@ -87,10 +83,17 @@ pub struct Job {
     pub timeout_s: Option<u32>,
     /// What the employer wants to see again with the report: survives a restart.
     pub cookie: serde_json::Value,
-    /// Which of the two ids ComfyUI got it under, once a worker has it: set by the journal, kept there, and told with the
-    /// report. Employers leave it empty.
+    /// Which of the two ids ComfyUI gets it under: set by the journal, kept there, and told with the report. Employers
+    /// leave it empty.
     #[serde(default)]
     pub sent_as: Option<Uuid>,
+}
+
+impl Job {
+    /// The id under which ComfyUI has it, or will.
+    fn prompt(&self) -> Uuid {
+        self.sent_as.unwrap_or(self.prompt_id)
+    }
 }
 
 /// How a job ended.

@@ -26,7 +26,6 @@ pub(super) struct Record {
     pub(super) phase: Phase,
     #[serde(default)]
     pub(super) rendering_since: Option<Timestamp>,
-    /// Its prompt id is the one under which ComfyUI has it.
     #[serde(serialize_with = "write_shared", deserialize_with = "read_shared")]
     pub(super) job: Arc<Job>,
     /// It ended so, and the employer has not heard it.

@@ -82,7 +82,7 @@ impl JournalSource {
             // It is at ComfyUI in any case.
             tracing::warn!(task = %lease.task, %error, "the journal cannot be written");
         }
-        self.office.employer.placed(&taken.job, &taken.lease.worker, taken.adopted);
+        self.office.employer.begun(&taken.job, &taken.lease.worker);
         Ok(claim_of(taken, now))
     }
 
@@ -261,6 +261,13 @@ impl Source for JournalSource {
 
     fn manners(&self) -> Manners {
         Manners { own_folder: false, collect: self.office.sink.is_some(), forget: false }
+    }
+
+    fn queued(&self, lease: LeaseRef, ahead: usize) {
+        let job = self.office.desk().job(lease.task);
+        if let Some(job) = job {
+            self.office.employer.queued(&job, ahead);
+        }
     }
 
     fn frame(&self, frame: Frame) {

@@ -162,7 +162,7 @@ impl Desk {
             attempt: entry.attempt,
             owner: self.owner,
             worker: bound.worker.clone(),
-            prompt_id: entry.job.prompt_id,
+            prompt_id: entry.job.prompt(),
             until: now.checked_add(LEASE).unwrap_or(Timestamp::MAX),
             phase: bound.phase,
             progress: bound.progress,

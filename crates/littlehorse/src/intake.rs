@@ -64,7 +64,7 @@ pub enum Health {
     Healthy,
     /// The cluster deals its tasks anew.
     Rebalancing,
-    /// The last heartbeat failed; with the reason.
+    /// The last heartbeat failed, or a host that is assigned to us cannot be reached again and again; with the reason.
     Unhealthy(String),
 }
 

@@ -335,6 +335,22 @@ async fn a_cluster_that_deals_anew_is_told_apart() {
 }
 
 #[tokio::test]
+async fn a_host_that_cannot_be_reached_is_told() {
+    let double = start(2).await;
+    let intake = open(&double);
+    let call = take(&intake);
+    soon(double.until_parked(1, 1)).await;
+    double.down(1).await.unwrap();
+    let mut health = intake.health();
+    let told = soon(health.wait_for(|health| matches!(health, Health::Unhealthy(_)))).await.unwrap().clone();
+    let Health::Unhealthy(reason) = told else { panic!("{told:?}") };
+    assert!(reason.contains(&double.port(1).to_string()), "{reason}");
+    // The other one is asked all the same.
+    schedule(&double, "wfrun-1");
+    assert_eq!(taken(call).await, "wfrun-1");
+}
+
+#[tokio::test]
 async fn heartbeats_go_on_through_refusals() {
     let double = start(1).await;
     double.inject(Method::RegisterTaskWorker, Fault::Refuse(tonic::Status::internal("no leader")), 3);

@@ -18,6 +18,10 @@ const WORKED: Duration = Duration::from_secs(5);
 const CLOSE_TOGETHER: Duration = Duration::from_secs(1);
 /// So many empty answers in a row are answered by asking again at once.
 const EMPTY_AT_ONCE: u32 = 3;
+/// So many failures in a row are more than a restart.
+const TROUBLE: u32 = 3;
+/// A host that has not failed for so long works again: the pauses between tries are shorter.
+const OVER: Duration = Duration::from_secs(8);
 /// For so long a request outlives the call that wanted it, for a caller that drops its call only to make the next one.
 const SURPLUS: Duration = Duration::from_millis(10);
 
@@ -63,6 +67,7 @@ struct Stream {
 struct Assigned {
     /// Failures in a row.
     failures: u32,
+    last_failure: Option<Instant>,
     /// Empty answers in a row, close together.
     empties: u32,
     last_empty: Option<Instant>,
@@ -162,6 +167,7 @@ impl<W, D> Core<W, D> {
         if now - stream.opened >= WORKED {
             host.failures = 0;
         }
+        host.last_failure = Some(now);
         // A broken connection ends all its streams: that is one failure.
         if host.failures == 0 || host.not_before.is_none_or(|at| at <= now) {
             host.failures = host.failures.saturating_add(1);
@@ -173,6 +179,14 @@ impl<W, D> Core<W, D> {
     /// The failures in a row of a host.
     pub(super) fn failures(&self, host: &Host) -> u32 {
         self.hosts.get(host).map_or(0, |host| host.failures)
+    }
+
+    /// A host that fails again and again.
+    pub(super) fn trouble(&self, now: Instant) -> Option<&Host> {
+        let fails = |host: &Assigned| {
+            host.failures >= TROUBLE && host.last_failure.is_some_and(|last| now - last < OVER)
+        };
+        self.hosts.iter().find(|(_, host)| fails(host)).map(|(name, _)| name)
     }
 
     /// The server assigned these hosts. Returns those that are new, and those that went.

@@ -130,6 +130,27 @@ fn empty_answers_are_asked_again_at_once_unless_they_pour() {
 }
 
 #[test]
+fn a_host_that_fails_again_and_again_is_trouble_until_it_has_worked_for_a_while() {
+    let mut now = Instant::now();
+    let mut core = core(&[1, 2]);
+    core.want("a");
+    let mut streams: Vec<StreamId> = Vec::new();
+    for n in 0..TROUBLE {
+        assert_eq!(core.trouble(now), None, "{n} failures");
+        let opened = core.plan(now).into_iter().filter_map(|step| match step {
+            Step::Open(id, of) if of == host(2) => Some(id),
+            _ => None,
+        });
+        streams.extend(opened);
+        core.ended(streams.pop().unwrap(), now, 0.5);
+        now = core.wake_at().unwrap();
+    }
+    assert_eq!(core.trouble(now), Some(&host(2)));
+    assert_eq!(core.plan(now).len(), 1);
+    assert_eq!(core.trouble(now + OVER), None);
+}
+
+#[test]
 fn a_host_that_is_taken_away_is_half_closed_and_read_on() {
     let now = Instant::now();
     let mut core = core(&[1]);
@@ -166,6 +187,8 @@ enum Happening {
     Want,
     Unwant(usize),
     Deliver(usize),
+    /// The same, and the call that gets it has just been dropped.
+    Miss(usize),
     /// A host delivers on a stream that was half-closed.
     Late(usize),
     Empty(usize),
@@ -180,6 +203,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => Just(Happening::Want),
         1 => (0..8usize).prop_map(Happening::Unwant),
         4 => (0..8usize).prop_map(Happening::Deliver),
+        1 => (0..8usize).prop_map(Happening::Miss),
         1 => (0..8usize).prop_map(Happening::Late),
         1 => (0..8usize).prop_map(Happening::Empty),
         1 => (0..8usize).prop_map(Happening::Break),
@@ -255,6 +279,14 @@ proptest! {
                     world.idle.insert(id, host);
                     deliveries += 1;
                     core.arrived(id, deliveries)
+                }),
+                Happening::Miss(n) => nth(&world.asked, n).and_then(|id| {
+                    let host = world.asked.remove(&id)?;
+                    world.idle.insert(id, host);
+                    deliveries += 1;
+                    let (caller, delivery) = core.arrived(id, deliveries)?;
+                    waiting.retain(|(_, waits)| *waits != caller);
+                    core.given_back(delivery)
                 }),
                 Happening::Late(n) => nth(&world.draining, n).and_then(|id| {
                     deliveries += 1;

@@ -40,6 +40,8 @@ pub(super) struct Desk {
 struct State {
     core: Core<Waiter, Delivery>,
     lanes: HashMap<StreamId, Lane>,
+    /// Why the last stream of an assigned host broke.
+    reasons: HashMap<Host, String>,
 }
 
 /// The sending side of a stream.
@@ -123,10 +125,15 @@ impl Desk {
             } else {
                 tracing::debug!(task = %self.options.task, %host, reason = %why, "the stream of tasks broke again");
             }
+            state.reasons.insert(host.clone(), why.to_owned());
             self.hurry.notify_one();
         }
         self.act(&mut state);
+        let trouble = state.trouble();
         drop(state);
+        if let Some(why) = trouble {
+            self.show(Health::Unhealthy(why));
+        }
         self.quieter.notify_one();
     }
 
@@ -140,8 +147,23 @@ impl Desk {
         for host in gone {
             tracing::info!(task = %self.options.task, %host, "this host is not ours any more");
             self.client.forget(&host);
+            state.reasons.remove(&host);
         }
         self.act(&mut state);
+    }
+
+    /// Why tasks of an assigned host do not come, if it fails again and again.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock().trouble()
+    }
+
+    /// Shows how the worker stands with the cluster.
+    pub(super) fn show(&self, health: Health) {
+        self.health.send_if_modified(|shown| {
+            let changed = *shown != health;
+            *shown = health;
+            changed
+        });
     }
 
     /// The assigned hosts.
@@ -223,6 +245,13 @@ impl Desk {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn trouble(&self) -> Option<String> {
+        let host = self.core.trouble(Instant::now())?;
+        Some(self.reasons.get(host).cloned().unwrap_or_else(|| format!("{host} fails")))
     }
 }
 

@@ -64,7 +64,7 @@ fn heard(desk: &Arc<Desk>, answer: Result<proto::RegisterTaskWorkerResponse>, fa
             } else {
                 tracing::debug!(%task, %error, failures = *failures, "the heartbeat failed again");
             }
-            show(desk, Health::Unhealthy(error.to_string()));
+            desk.show(Health::Unhealthy(error.to_string()));
             return Heard::Nothing;
         }
     };
@@ -79,10 +79,10 @@ fn heard(desk: &Arc<Desk>, answer: Result<proto::RegisterTaskWorkerResponse>, fa
         desk.assign(hosts);
     }
     if !healthy {
-        show(desk, Health::Rebalancing);
+        desk.show(Health::Rebalancing);
         return Heard::Rebalancing;
     }
-    show(desk, Health::Healthy);
+    desk.show(desk.trouble().map_or(Health::Healthy, Health::Unhealthy));
     Heard::Assigned
 }
 
@@ -94,14 +94,6 @@ fn host_of(task: &str, host: &proto::LhHostInfo) -> Option<Host> {
             None
         }
     }
-}
-
-fn show(desk: &Desk, health: Health) {
-    desk.health.send_if_modified(|shown| {
-        let changed = *shown != health;
-        *shown = health;
-        changed
-    });
 }
 
 /// Asks the server of the settings; when it is away, the hosts that are assigned.

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use prost::Message as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex as Turn;
@@ -18,7 +20,13 @@ use crate::error::{Error, Result};
 use crate::intake::backoff;
 use crate::proto;
 use crate::proto::put_checkpoint_response::FlowControlContinue;
+use crate::report::REPORT_LIMIT;
 use crate::value::Value;
+
+/// So often a checkpoint is looked for before it is sent again.
+const LOOKS: usize = 3;
+/// The pause between two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
 /// What a task function knows of its task, and what it can do while it runs. Clones are the same.
 #[derive(Clone)]
@@ -129,7 +137,8 @@ impl TaskContext {
     }
 
     /// Does something once, whatever becomes of this attempt: a later attempt gets the value of the first instead of doing it
-    /// again. Checkpoints are told apart by their order, so make them in the same order in every attempt. What is written to
+    /// again. Checkpoints are told apart by their order, so make them in the same order in every attempt, and none within
+    /// another. What is written to
     /// `CheckpointLog` is kept beside the value.
     ///
     /// Fails with [`TaskError::Superseded`] when the server has given this attempt up: hand it on, and nothing is reported.
@@ -159,6 +168,11 @@ impl TaskContext {
             value: Some(Value::infer(&made)?.into()),
             logs: Some(log.text()),
         };
+        let bytes = request.encoded_len();
+        if bytes > REPORT_LIMIT {
+            let what = format!("checkpoint {}", *next);
+            return Err(Error::TooLarge { what, bytes, limit: REPORT_LIMIT }.into());
+        }
         self.store(&id, request).await?;
         *next += 1;
         self.inner.total.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -186,11 +200,15 @@ impl TaskContext {
                 Err(error) if comes_back(&error) => {
                     failures += 1;
                     sleep(backoff::failures(failures, rand::random())).await;
-                    if self.read(id).await?.is_some() {
-                        return Ok(());
-                    }
                 }
                 Err(error) => return Err(error.into()),
+            }
+            // A server that answers again may still have it before it.
+            for _ in 0..LOOKS {
+                if self.read(id).await?.is_some() {
+                    return Ok(());
+                }
+                sleep(BETWEEN_LOOKS).await;
             }
         }
     }

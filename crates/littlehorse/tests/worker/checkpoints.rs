@@ -92,3 +92,17 @@ async fn an_attempt_that_the_server_has_given_up_ends_without_a_report() {
     assert_eq!(given_up.task_run().unwrap().status(), TaskStatus::TaskRunning);
     worker.stop().await;
 }
+
+#[tokio::test]
+async fn a_checkpoint_that_is_too_large_is_told_before_it_is_sent() {
+    let double = start().await;
+    let task = |context: TaskContext, _: Own| async move {
+        context.checkpoint(|_| async { Ok("x".repeat(1_000_000)) }).await?;
+        Ok(json!({}))
+    };
+    let worker = Running::start(Worker::new(client(&double), json_task(), task).register());
+    let message = error(&json(&double, "wfrun-1", "{}"), TaskStatus::TaskFailed).await;
+    assert!(message.starts_with("checkpoint 0 has 1000"), "{message}");
+    assert_eq!(double.journal().calls(Method::PutCheckpoint), 0);
+    worker.stop().await;
+}

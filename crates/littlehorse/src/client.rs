@@ -10,11 +10,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::config::{Config, Protocol};
 use crate::error::{Error, Result};
 use crate::proto;
+use crate::report::REPORT_LIMIT;
 use crate::task_def::{NewTaskDef, Registered, same};
 
 /// A TaskDef that was just registered may be unknown for a moment.
@@ -58,10 +60,11 @@ impl fmt::Debug for Client {
 impl Client {
     /// Makes a handle. Nothing is asked yet; certificates are read, so that a wrong path is told now.
     pub fn new(config: Config) -> Result<Self> {
-        let tenant = match &config.tenant {
+        // Servers refuse an empty name, and take none for `default`.
+        let tenant = match config.tenant.as_deref().filter(|tenant| !tenant.is_empty()) {
             None => None,
             Some(tenant) => Some(
-                MetadataValue::try_from(tenant.as_str())
+                MetadataValue::try_from(tenant)
                     .map_err(|_| Error::config("LHC_TENANT_ID", "cannot be sent in a header"))?,
             ),
         };
@@ -117,7 +120,7 @@ impl Client {
                 .await;
             match got {
                 Err(Error::NotFound { .. }) if tokio::time::Instant::now() < until => {
-                    tokio::time::sleep(SETTLES / 10).await;
+                    tokio::time::sleep(SETTLES / 20).await;
                 }
                 Err(Error::NotFound { .. }) => {
                     return Err(Error::NotFound { what: format!("the TaskDef {name}") });
@@ -135,11 +138,15 @@ impl Client {
         .await
     }
 
-    /// Keeps a value for later attempts.
+    /// Keeps a value for later attempts. One that is too large is not sent: the server would only say that it stumbled.
     pub async fn put_checkpoint(
         &self,
         request: proto::PutCheckpointRequest,
     ) -> Result<proto::PutCheckpointResponse> {
+        let bytes = request.encoded_len();
+        if bytes > REPORT_LIMIT {
+            return Err(Error::TooLarge { what: "a checkpoint".into(), bytes, limit: REPORT_LIMIT });
+        }
         self.call(self.bootstrap(), "PutCheckpoint", request, |mut stub, request| async move {
             stub.put_checkpoint(request).await
         })

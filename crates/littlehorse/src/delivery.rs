@@ -116,6 +116,11 @@ impl Delivery {
         self.task.variables.len()
     }
 
+    /// How many bytes its inputs have. The server keeps them in one record with output and log.
+    pub fn size(&self) -> usize {
+        self.task.variables.iter().map(prost::Message::encoded_len).sum()
+    }
+
     /// The n-th input, from 0. One of a kind that this crate does not know is an error, not null.
     pub fn input(&self, n: usize) -> Result<Input> {
         let Some(input) = self.task.variables.get(n) else {

@@ -16,7 +16,7 @@ pub use config::{Config, Identity, Oauth, Protocol, Secret};
 pub use delivery::{Delivery, Input, TaskKey};
 pub use error::{Error, Result};
 pub use intake::{Health, Intake, IntakeOptions};
-pub use report::{Ending, Heard, REPORT_LIMIT, Report};
+pub use report::{Ending, Heard, LOG_LIMIT, REPORT_LIMIT, Report};
 pub use task_def::{NewTaskDef, Registered, Type};
 pub use value::Value;
 pub use worker::{CheckpointLog, ServedTask, Slots, TaskContext, TaskError, Worker};

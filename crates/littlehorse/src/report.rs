@@ -9,8 +9,11 @@ use crate::proto;
 use crate::proto::report_task_run::Result as Outcome;
 use crate::value::Value;
 
-/// The most that one report may have. The server's own limit is about 1,047,000 bytes for the record that it makes of it.
+/// The most that one report may have. The server's own limit is about 1,047,000 bytes for the record that it makes of it, and
+/// it does not say when that is the reason of a refusal.
 pub const REPORT_LIMIT: usize = 900_000;
+/// The most that the log of one attempt may have: the server keeps the logs of all attempts in one record.
+pub const LOG_LIMIT: usize = 128 * 1024;
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,7 +58,7 @@ impl Report {
     /// middle.
     pub fn new(task: &proto::TaskRunId, attempt: i32, ending: &Ending, log: Option<&str>) -> Self {
         let (status, result) = wire(ending);
-        let mut message = proto::ReportTaskRun {
+        let message = proto::ReportTaskRun {
             task_run_id: Some(task.clone()),
             time: Some(std::time::SystemTime::now().into()),
             status: status as i32,
@@ -64,12 +67,27 @@ impl Report {
             total_checkpoints: 0,
             result: Some(result),
         };
-        let room = REPORT_LIMIT.saturating_sub(message.encoded_len());
-        message.log_output = log
-            .filter(|log| !log.is_empty())
-            .and_then(|log| size::fitted(log, room))
-            .map(|log| Value::Str(log).into());
-        Self { message }
+        Self { message }.with_log(log.unwrap_or_default(), 0)
+    }
+
+    /// Makes room for this many bytes beside it, at the cost of the log: the server keeps a task's inputs in the same record,
+    /// and forgets how the task ended when that is too large. See [`Delivery::size`](crate::Delivery::size).
+    #[must_use]
+    pub fn beside(mut self, bytes: usize) -> Self {
+        match self.message.log_output.take() {
+            Some(proto::VariableValue { value: Some(proto::variable_value::Value::Str(log)) }) => {
+                self.with_log(&log, bytes)
+            }
+            _ => self,
+        }
+    }
+
+    fn with_log(mut self, log: &str, beside: usize) -> Self {
+        let room = REPORT_LIMIT.saturating_sub(self.size()).saturating_sub(beside).min(LOG_LIMIT);
+        if !log.is_empty() {
+            self.message.log_output = size::fitted(log, room).map(|log| Value::Str(log).into());
+        }
+        self
     }
 
     /// Says how many checkpoints the task has: those that were there, and those that this attempt made.
@@ -198,13 +216,24 @@ mod tests {
 
     #[test]
     fn a_long_log_is_cut_so_that_the_output_fits() {
-        let output = Value::Str("o".repeat(600_000));
         let log = format!("first{}last", "l".repeat(600_000));
-        let report = report(&Ending::Success(output), Some(&log));
-        assert!(report.check().is_ok());
-        assert!(report.size() > REPORT_LIMIT - 100, "{}", report.size());
-        let kept = log_of(&report).unwrap();
-        assert!(kept.starts_with("first") && kept.ends_with("last") && kept.contains("left out here"));
+        for (output, least) in [(10, LOG_LIMIT - 100), (850_000, 49_000)] {
+            let output = Value::Str("o".repeat(output));
+            let report = report(&Ending::Success(output), Some(&log));
+            assert!(report.check().is_ok());
+            let kept = log_of(&report).unwrap();
+            assert!(kept.starts_with("first") && kept.ends_with("last") && kept.contains("left out here"));
+            assert!(kept.len() > least && kept.len() <= LOG_LIMIT, "{}", kept.len());
+        }
+    }
+
+    #[test]
+    fn large_inputs_leave_less_room_for_the_log() {
+        let report = report(&Ending::Success(Value::Null), Some(&"l".repeat(100_000)));
+        assert_eq!(report.clone().beside(700_000), report);
+        let tight = report.clone().beside(850_000);
+        assert!(tight.size() <= 50_000 && tight.size() > 49_000, "{}", tight.size());
+        assert_eq!(log_of(&report.clone().beside(2_000_000)), None);
         assert_eq!(log_of(&report.without_log()), None);
     }
 

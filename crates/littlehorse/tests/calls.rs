@@ -94,6 +94,9 @@ async fn every_call_has_its_tenant_and_its_deadline() {
     // Tenants do not see each other's.
     let error = client(&double).get_task_def("greet").await.unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    // An empty name is none.
+    let unnamed = Client::new(Config { tenant: Some(String::new()), ..config(&double) }).unwrap();
+    unnamed.server_version().await.unwrap();
     let told = Client::new(Config { tenant: Some("nobody".into()), ..config(&double) }).unwrap();
     let error = told.put_task_def(&wanted()).await.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
@@ -166,6 +169,21 @@ async fn a_task_run_and_its_checkpoints_can_be_read() {
         answer.flow_control_continue_type(),
         proto::put_checkpoint_response::FlowControlContinue::StopTask
     );
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_is_too_large_is_not_sent() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let run = double.schedule(NewRun::json("run-1", "{}"));
+    let request = proto::PutCheckpointRequest {
+        task_run_id: Some(id(&run)),
+        task_attempt: 0,
+        value: Some(Value::Bytes(vec![0; 1_000_000]).into()),
+        logs: None,
+    };
+    let error = client(&double).put_checkpoint(request).await.unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert_eq!(double.journal().calls(Method::PutCheckpoint), 0);
 }
 
 #[tokio::test]

@@ -104,7 +104,8 @@ async fn a_report_goes_to_the_first_host_when_the_delivering_one_is_away() {
 
 #[tokio::test]
 async fn a_report_that_is_too_large_for_the_server_loses_its_log_first() {
-    let double = Double::start(Options { most_bytes: 2_000, ..Options::default() }).await.unwrap();
+    let options = Options { most_bytes: 2_000, oversize: Oversize::Exhausted, ..Options::default() };
+    let double = Double::start(options).await.unwrap();
     let client = client(&double);
     let (run, delivery, _) = delivered(&double, &client, NewRun::json("run", "{}")).await;
     let (id, log) = (delivery.task_run().unwrap(), "l".repeat(3_000));
@@ -112,6 +113,20 @@ async fn a_report_that_is_too_large_for_the_server_loses_its_log_first() {
     assert_eq!(heard(&client, &delivery, &report).await, Heard::Yes);
     let ended = run.ended().await;
     assert_eq!((ended.status(), ended.attempts[0].log_output.clone()), (TaskStatus::TaskSuccess, None));
+}
+
+/// Servers of 1.2 say UNAVAILABLE to what is too large, as if they were away.
+#[tokio::test]
+async fn a_large_report_loses_its_log_when_the_server_answers_everything_else() {
+    let options = Options { most_bytes: 80_000, oversize: Oversize::Unavailable, ..Options::default() };
+    let double = Double::start(options).await.unwrap();
+    let client = client(&double);
+    let (run, delivery, _) = delivered(&double, &client, NewRun::json("run", "{}")).await;
+    let log = "l".repeat(100_000);
+    let done = Ending::Success(Value::JsonObj("{}".into()));
+    let report = Report::new(delivery.task_run().unwrap(), 0, &done, Some(&log));
+    assert_eq!(heard(&client, &delivery, &report).await, Heard::Yes);
+    assert_eq!(run.ended().await.attempts[0].log_output, None);
 }
 
 #[tokio::test]

@@ -130,6 +130,9 @@ impl Client {
             };
             match answer {
                 Ok(answer) => return Ok(answer.into_inner()),
+                Err(failed) if status::is_deadline(&failed) => {
+                    return Err(status::no_answer(host, method, deadline));
+                }
                 Err(failed) => {
                     let error = self.failure(host, method, asked, &failed);
                     if failed.code() != Code::Unauthenticated || renewed {

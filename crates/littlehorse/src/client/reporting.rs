@@ -13,7 +13,8 @@ use crate::report::{Heard, Report};
 impl Client {
     /// Sends a report once: to the host that delivered the task, or else to the one that the settings name.
     ///
-    /// A report about an attempt that is over for the server is heard as well: the server ignores it and says nothing.
+    /// Heard means that the server has written it down. A report about an attempt that is over is heard as well: it is ignored
+    /// later, and only [`Client::get_task_run`] tells.
     pub async fn report(&self, host: Option<&Host>, report: &Report) -> Result<Heard> {
         report.check()?;
         let host = host.unwrap_or(self.bootstrap());
@@ -50,21 +51,26 @@ impl Client {
                 Next::Again(pause) => sleep(pause).await,
                 Next::Ask(pause) => {
                     sleep(pause).await;
-                    if self.is_over(sent).await {
-                        return Ok(Heard::TooLate);
+                    match self.is_wanted(sent).await {
+                        Some(false) => return Ok(Heard::TooLate),
+                        Some(true) if trying.is_too_large(sent.size()) => match sent.message.log_output {
+                            Some(_) => shrunk = Some(report.without_log()),
+                            None => return Err(too_large(sent)),
+                        },
+                        _ => {}
                     }
                 }
             }
         }
     }
 
-    /// Whether the server says that the attempt of a report needs it no more. What cannot be asked is not over.
-    async fn is_over(&self, report: &Report) -> bool {
-        let Some(id) = &report.message.task_run_id else { return true };
+    /// Whether the attempt of a report waits for it; nothing if that cannot be asked.
+    async fn is_wanted(&self, report: &Report) -> Option<bool> {
+        let Some(id) = &report.message.task_run_id else { return Some(false) };
         match self.get_task_run(id).await {
-            Ok(run) => attempt_is_over(&run, report.attempt()),
-            Err(Error::NotFound { .. }) => true,
-            Err(_) => false,
+            Ok(run) => Some(!attempt_is_over(&run, report.attempt())),
+            Err(Error::NotFound { .. }) => Some(false),
+            Err(_) => None,
         }
     }
 }
@@ -80,13 +86,14 @@ fn attempt_is_over(run: &proto::TaskRun, attempt: i32) -> bool {
 /// The server takes nothing of this size.
 fn refused_for_good(error: Error, report: &Report) -> Error {
     match error {
-        Error::Exhausted { .. } => Error::TooLarge {
-            what: "the report of a task".into(),
-            bytes: report.size(),
-            limit: report.size().saturating_sub(1),
-        },
+        Error::Exhausted { .. } => too_large(report),
         other => other,
     }
+}
+
+fn too_large(report: &Report) -> Error {
+    let bytes = report.size();
+    Error::TooLarge { what: "the report of a task".into(), bytes, limit: bytes.saturating_sub(1) }
 }
 
 /// What is done after a failed try.
@@ -110,6 +117,8 @@ struct Trying {
     doubts: u32,
     /// Refusals of the size, without anything left to leave out.
     too_large: u32,
+    /// How often the server said that it wants the report, which it did not take.
+    wanted: u32,
 }
 
 impl Trying {
@@ -140,6 +149,12 @@ impl Trying {
         }
     }
 
+    /// The server answers, but does not take the report: servers of 1.2 say of what is too large for them that they are away.
+    fn is_too_large(&mut self, bytes: usize) -> bool {
+        self.wanted += 1;
+        bytes > SMALL && self.wanted.is_multiple_of(4)
+    }
+
     fn doubt(&mut self, pause: Duration) -> Next {
         self.doubts += 1;
         if self.doubts < 2 { Next::Again(pause) } else { Next::Ask(pause) }
@@ -159,6 +174,8 @@ impl Trying {
     }
 }
 
+/// A report of this size is never too large.
+const SMALL: usize = 64 * 1024;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(15);
 /// The longest wait that a server may ask for at once.
@@ -242,6 +259,15 @@ mod tests {
             assert!(matches!(trying.next(&away(), true, FULL), Next::Again(_)), "{error}");
             assert!(matches!(trying.next(&error, true, FULL), Next::Ask(_)), "{error}");
         }
+    }
+
+    #[test]
+    fn a_server_that_wants_a_report_and_never_takes_it_finds_it_too_large() {
+        let large = |trying: &mut Trying| (0..8).map(|_| trying.is_too_large(SMALL + 1)).collect::<Vec<_>>();
+        let once_in_four = [false, false, false, true];
+        assert_eq!(large(&mut Trying::default()), once_in_four.repeat(2));
+        let mut trying = Trying::default();
+        assert!((0..100).all(|_| !trying.is_too_large(SMALL)));
     }
 
     #[test]

@@ -75,16 +75,21 @@ fn away(host: &Host, advertised: bool, status: &Status) -> Error {
     Error::Unavailable { host: host.to_string(), reason }
 }
 
+/// Whether the deadline of a call was over, here or at the server.
+pub(super) fn is_deadline(status: &Status) -> bool {
+    status.code() == Code::DeadlineExceeded
+        || causes(status.source()).any(|cause| cause.is::<tonic::TimeoutExpired>())
+}
+
 /// Whether a connection failed for want of an address. The connector has no type for it that others can see.
 fn is_unresolved(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error.to_string().starts_with("dns error") {
-            return true;
-        }
-        next = error.source();
-    }
-    false
+    causes(Some(error)).any(|cause| cause.to_string().starts_with("dns error"))
+}
+
+fn causes<'a>(
+    first: Option<&'a (dyn std::error::Error + 'static)>,
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(first, |error: &&'a (dyn std::error::Error + 'static)| (**error).source())
 }
 
 #[cfg(test)]
@@ -92,13 +97,17 @@ mod tests {
     use super::*;
     use base64::Engine as _;
 
-    /// The trailer of a recorded refusal.
+    /// The trailers of recorded refusals.
     #[test]
-    fn the_recorded_retry_info_is_read() {
+    fn recorded_retry_infos_are_read() {
         let trailer = "CAgSI1F1b3RhIGV4Y2VlZGVkLiBSZXRyeSBhZnRlciAxNTAwbXMuGjYKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SCgoICAEQgMq17gE=";
         let bytes = base64::engine::general_purpose::STANDARD.decode(trailer).unwrap();
         assert_eq!(retry_after(&bytes), Some(Duration::from_millis(1500)));
         assert_eq!(retry_after(&bytes[..bytes.len() - 20]), None);
+        // By a real server 1.2.1.
+        let trailer = "CAgSIlF1b3RhIGV4Y2VlZGVkLiBSZXRyeSBhZnRlciA2NjZtcy4aNAoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIICgYQgLXJvQI=";
+        let bytes = base64::engine::general_purpose::STANDARD.decode(trailer).unwrap();
+        assert_eq!(retry_after(&bytes), Some(Duration::from_millis(666)));
         assert_eq!(retry_after(b""), None);
     }
 

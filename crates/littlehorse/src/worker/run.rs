@@ -167,7 +167,9 @@ impl Shop {
         let Ok(task_run) = delivery.task_run() else { return };
         let task = delivery.key();
         let report = |ending: &Ending| {
-            Report::new(task_run, delivery.attempt(), ending, log).with_checkpoints(checkpoints)
+            Report::new(task_run, delivery.attempt(), ending, log)
+                .beside(delivery.size())
+                .with_checkpoints(checkpoints)
         };
         let mut heard = self.client.report_until_heard(Some(&delivery.host), &report(ending)).await;
         if let Err(error @ Error::TooLarge { .. }) = &heard {

@@ -77,6 +77,17 @@ async fn a_report_whose_answer_was_lost_is_sent_again() {
     assert_eq!(reports[0].report, reports[1].report);
 }
 
+/// Done, and answer after answer lost: asking shows that it was heard.
+#[tokio::test]
+async fn a_report_that_was_heard_is_not_sent_for_ever() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let client = client(&double);
+    let (run, delivery, report) = delivered(&double, &client, NewRun::json("run", "{}")).await;
+    double.inject(Method::ReportTask, Fault::DoneThenRefuse(Status::unavailable("lost")), 1000);
+    assert_eq!(heard(&client, &delivery, &report).await, Heard::Yes);
+    assert_eq!(run.reports().len(), 3);
+}
+
 #[tokio::test]
 async fn a_report_waits_until_the_server_is_back() {
     let double = Double::start(Options::default()).await.unwrap();

@@ -51,12 +51,14 @@ impl Client {
                 Next::Again(pause) => sleep(pause).await,
                 Next::Ask(pause) => {
                     sleep(pause).await;
-                    match self.is_wanted(sent).await {
-                        Some(false) => return Ok(Heard::TooLate),
-                        Some(true) if trying.is_too_large(sent.size()) => match sent.message.log_output {
-                            Some(_) => shrunk = Some(report.without_log()),
-                            None => return Err(too_large(sent)),
-                        },
+                    match self.standing(sent).await {
+                        Some(Standing::Over(heard)) => return Ok(heard),
+                        Some(Standing::Wanted) if trying.is_too_large(sent.size()) => {
+                            match sent.message.log_output {
+                                Some(_) => shrunk = Some(report.without_log()),
+                                None => return Err(too_large(sent)),
+                            }
+                        }
                         _ => {}
                     }
                 }
@@ -64,22 +66,35 @@ impl Client {
         }
     }
 
-    /// Whether the attempt of a report waits for it; nothing if that cannot be asked.
-    async fn is_wanted(&self, report: &Report) -> Option<bool> {
-        let Some(id) = &report.message.task_run_id else { return Some(false) };
+    /// How the attempt of a report stands; nothing if that cannot be asked.
+    async fn standing(&self, report: &Report) -> Option<Standing> {
+        let Some(id) = &report.message.task_run_id else { return Some(Standing::Over(Heard::TooLate)) };
         match self.get_task_run(id).await {
-            Ok(run) => Some(!attempt_is_over(&run, report.attempt())),
-            Err(Error::NotFound { .. }) => Some(false),
+            Ok(run) => Some(Standing::of(&run, report)),
+            Err(Error::NotFound { .. }) => Some(Standing::Over(Heard::TooLate)),
             Err(_) => None,
         }
     }
 }
 
-fn attempt_is_over(run: &proto::TaskRun, attempt: i32) -> bool {
-    let number = usize::try_from(attempt).unwrap_or(usize::MAX);
-    match run.attempts.get(number) {
-        Some(attempt) => attempt.status() != proto::TaskStatus::TaskRunning,
-        None => true,
+/// How an attempt stands with the server.
+#[derive(Debug, PartialEq)]
+enum Standing {
+    /// It waits for its report.
+    Wanted,
+    /// It is over.
+    Over(Heard),
+}
+
+impl Standing {
+    fn of(run: &proto::TaskRun, report: &Report) -> Self {
+        let number = usize::try_from(report.attempt()).unwrap_or(usize::MAX);
+        match run.attempts.get(number).map(proto::TaskAttempt::status) {
+            Some(proto::TaskStatus::TaskRunning) => Self::Wanted,
+            // Nobody but us reports this attempt: an answer was lost.
+            Some(status) if status == report.message.status() => Self::Over(Heard::Yes),
+            _ => Self::Over(Heard::TooLate),
+        }
     }
 }
 
@@ -272,21 +287,30 @@ mod tests {
 
     #[test]
     fn only_a_running_attempt_wants_its_report() {
-        use proto::TaskStatus::{TaskPending, TaskRunning, TaskScheduled, TaskSuccess, TaskTimeout};
-        let run = |statuses: &[proto::TaskStatus]| proto::TaskRun {
-            attempts: statuses
-                .iter()
-                .map(|status| proto::TaskAttempt { status: *status as i32, ..Default::default() })
-                .collect(),
-            ..Default::default()
+        use proto::TaskStatus::{
+            TaskFailed, TaskPending, TaskRunning, TaskScheduled, TaskSuccess, TaskTimeout,
         };
-        assert!(!attempt_is_over(&run(&[TaskRunning]), 0));
-        assert!(!attempt_is_over(&run(&[TaskTimeout, TaskRunning]), 1));
-        assert!(attempt_is_over(&run(&[TaskTimeout, TaskRunning]), 0));
-        for status in [TaskSuccess, TaskTimeout, TaskScheduled, TaskPending] {
-            assert!(attempt_is_over(&run(&[status]), 0), "{status:?}");
+        let standing = |statuses: &[proto::TaskStatus], attempt: i32| {
+            let attempt_of = |status: &proto::TaskStatus| proto::TaskAttempt {
+                status: *status as i32,
+                ..Default::default()
+            };
+            let run =
+                proto::TaskRun { attempts: statuses.iter().map(attempt_of).collect(), ..Default::default() };
+            let done = crate::Ending::Success(crate::Value::Null);
+            Standing::of(&run, &Report::new(&proto::TaskRunId::default(), attempt, &done, None))
+        };
+        assert_eq!(standing(&[TaskRunning], 0), Standing::Wanted);
+        assert_eq!(standing(&[TaskTimeout, TaskRunning], 1), Standing::Wanted);
+        assert_eq!(standing(&[TaskSuccess], 0), Standing::Over(Heard::Yes));
+        for statuses in [&[TaskTimeout, TaskRunning], &[TaskFailed, TaskSuccess]] {
+            assert_eq!(standing(statuses, 0), Standing::Over(Heard::TooLate), "{statuses:?}");
         }
-        assert!(attempt_is_over(&run(&[TaskRunning]), 1));
-        assert!(attempt_is_over(&run(&[TaskRunning]), -1));
+        for status in [TaskScheduled, TaskPending, TaskFailed] {
+            assert_eq!(standing(&[status], 0), Standing::Over(Heard::TooLate), "{status:?}");
+        }
+        for unknown in [-1, 1] {
+            assert_eq!(standing(&[TaskRunning], unknown), Standing::Over(Heard::TooLate));
+        }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn provide() -> Result<()> {
 }
 
 /// Installs into an empty folder, unless the list is the one installed before.
-fn install(folder: &Path, list: &Path, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn install(folder: &Path, list: &Path, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let wanted = fs::read(list).with_context(|| format!("cannot read {}", list.display()))?;
     let installed = folder.join(INSTALLED);
     if fs::read(&installed).is_ok_and(|have| have == wanted) {
@@ -52,7 +52,7 @@ fn install(folder: &Path, list: &Path, work: impl FnOnce(&Path) -> Result<()>) -
     fs::write(&installed, wanted).with_context(|| format!("cannot write {}", installed.display()))
 }
 
-fn environment(folder: &Path, list: &Path) -> Result<()> {
+pub(crate) fn environment(folder: &Path, list: &Path) -> Result<()> {
     run::shown(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"];
     run::shown(Command::new(folder.join("bin/python")).args(pip).arg("--requirement").arg(list))
@@ -67,7 +67,7 @@ fn packages(folder: &Path, from: &Path) -> Result<()> {
 }
 
 /// Where cargo builds, which the user may have moved.
-fn target_folder() -> Result<PathBuf> {
+pub(crate) fn target_folder() -> Result<PathBuf> {
     let metadata = ["metadata", "--format-version", "1", "--locked", "--no-deps"];
     let printed = run::captured(run::cargo().args(metadata))?;
     let metadata: Value = serde_json::from_slice(&printed).context("cargo metadata is not JSON")?;

@@ -9,6 +9,7 @@ mod bench;
 mod chaos;
 mod clients;
 mod fuzz;
+mod littlehorse;
 mod needs;
 mod run;
 mod steps;

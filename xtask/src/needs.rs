@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A program that tests call, and the Debian package that holds it.
-struct Need {
-    program: &'static str,
-    package: &'static str,
+pub(crate) struct Need {
+    pub(crate) program: &'static str,
+    pub(crate) package: &'static str,
 }
 
 const NEEDS: &[Need] = &[
@@ -36,12 +36,20 @@ const SYSTEM: &str = "/usr/sbin";
 
 /// Makes sure that everything the tests call is there, or says what is not.
 pub(crate) fn provide() -> Result<()> {
-    if !missing().is_empty() && may_install() {
+    have(NEEDS)?;
+    let present: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
+    println!("present: {}", present.join(", "));
+    clients::provide()
+}
+
+/// Installs what is missing of these, where that is ours to do.
+pub(crate) fn have(needs: &[Need]) -> Result<()> {
+    if !missing(needs).is_empty() && may_install() {
         run::shown(apt_get().args(["update", "-qq"]))?;
         let install = ["install", "-qq", "-y", "--no-install-recommends"];
-        run::shown(apt_get().args(install).args(packages(&missing())))?;
+        run::shown(apt_get().args(install).args(packages(&missing(needs))))?;
     }
-    let missing = missing();
+    let missing = missing(needs);
     if !missing.is_empty() {
         let programs = missing.iter().map(|need| need.program).collect::<Vec<_>>().join(", ");
         let packages = packages(&missing).join(" ");
@@ -49,13 +57,11 @@ pub(crate) fn provide() -> Result<()> {
             "the tests need {programs}; install what is missing, on Debian with `apt-get install {packages}`"
         );
     }
-    let present: Vec<&str> = NEEDS.iter().map(|need| need.program).collect();
-    println!("present: {}", present.join(", "));
-    clients::provide()
+    Ok(())
 }
 
-fn missing() -> Vec<&'static Need> {
-    NEEDS.iter().filter(|need| !is_there(need.program)).collect()
+fn missing(needs: &[Need]) -> Vec<&Need> {
+    needs.iter().filter(|need| !is_there(need.program)).collect()
 }
 
 fn is_there(program: &str) -> bool {

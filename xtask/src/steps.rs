@@ -2,7 +2,7 @@
 
 use crate::run::{cargo, root, shown};
 use crate::tidy::workspace::Workspace;
-use crate::{fuzz, needs, tidy};
+use crate::{fuzz, littlehorse, needs, tidy};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::process::Command;
@@ -24,6 +24,8 @@ pub(crate) enum Step {
     Test,
     /// The examples in the documentation.
     Doctest,
+    /// The tests with a real LittleHorse server, where one can be had.
+    Littlehorse,
     /// Every library crate checked alone, without the features its neighbours switch on.
     Alone,
     /// The fuzz targets, which are a workspace of their own, still compile.
@@ -42,23 +44,40 @@ impl Step {
         help.unwrap_or_default()
     }
 
-    /// Does it.
-    pub(crate) fn run(self) -> Result<()> {
+    /// Does it. A required step may leave nothing out.
+    pub(crate) fn run(self, required: bool) -> Result<Done> {
         match self {
+            Step::Littlehorse => return littlehorse::test(required),
             Step::Needs => needs::provide(),
             Step::Tidy => tidy::run(),
             Step::Fmt => format(),
-            Step::Clippy => shown(cargo().args(CLIPPY)),
+            Step::Clippy => clippy(),
             Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
             Step::Test => test(),
             Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
             Step::Alone => alone(),
             Step::Fuzz => fuzz::check(),
-        }
+        }?;
+        Ok(Done::Everything)
     }
 }
 
-const CLIPPY: [&str; 7] = ["clippy", "--workspace", "--locked", "--all-targets", "--", "-D", "warnings"];
+/// What a step that did not fail has done.
+pub(crate) enum Done {
+    /// All that it is for.
+    Everything,
+    /// Something could not be tested here; the text says what, and why.
+    Without(String),
+}
+
+/// What `--all-targets` leaves out is looked at, too: tests that `cargo test` alone does not run.
+fn clippy() -> Result<()> {
+    let clippy = |targets: &[&str]| {
+        shown(cargo().args(["clippy", "--locked"]).args(targets).args(["--", "-D", "warnings"]))
+    };
+    clippy(&["--workspace", "--all-targets"])?;
+    clippy(&littlehorse::TESTS)
+}
 
 const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
 

@@ -1,1 +1,26 @@
 //! LittleHorse as a source of tasks.
+//!
+//! Serves the task `execute-comfyui-workflow`: takes deliveries from a LittleHorse server, hands them to the runners as
+//! jobs, and tells the server how they ended. Everything that is decided here is a function over values; [`LittleHorse`]
+//! is the thin part that speaks with the server.
+//!
+//! ```text
+//! littlehorse::Intake ─▶ input ─▶ ids, job ─▶ Job ─▶ (journal, runners, ComfyUI) ─▶ JobEnding ─▶ ending, output ─▶ Report
+//!                                                     │ watch: oversight, checkpoint     frame, queued: log ─┘
+//! ```
+
+mod checkpoint;
+pub mod contract;
+mod employer;
+mod ending;
+mod ids;
+mod input;
+mod job;
+mod log;
+mod output;
+mod oversight;
+
+pub use contract::Contract;
+pub use employer::{LittleHorse, Options};
+pub use ids::NAMESPACE;
+pub use output::Places;

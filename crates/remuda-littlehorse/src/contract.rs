@@ -1,0 +1,151 @@
+//! The TaskDef that is served: what an existing deployment has registered, byte for byte.
+
+use std::time::Duration;
+
+use littlehorse::proto::type_definition::DefinedType;
+use littlehorse::proto::{TaskDef, TypeDefinition, VariableDef, VariableType};
+use littlehorse::{Client, Error, NewTaskDef, Registered, Type};
+
+/// The usual name of the task.
+pub const TASK: &str = "execute-comfyui-workflow";
+
+/// The input that has the graph.
+pub const WORKFLOW: &str = "workflow";
+
+/// The longest pause between two tries to reach the server.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A TaskDef that can be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contract {
+    /// Whether the workflow comes as text, exact, or as JSON that the server writes anew.
+    pub workflow: Shape,
+}
+
+/// How the workflow comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// JSON_OBJ.
+    Json,
+    /// STR.
+    Text,
+}
+
+/// One input `workflow`, a JSON object; a JSON object comes back; no description.
+pub fn task_def(name: &str) -> NewTaskDef {
+    NewTaskDef::new(name).input(WORKFLOW, Type::JsonObj).returns(Type::JsonObj)
+}
+
+/// Whether a registered TaskDef can be served: one input, a JSON object or text.
+pub fn fits(def: &TaskDef) -> Option<Contract> {
+    let [input] = def.input_vars.as_slice() else { return None };
+    let workflow = match variable_type(input)? {
+        VariableType::JsonObj => Shape::Json,
+        VariableType::Str => Shape::Text,
+        _ => return None,
+    };
+    Some(Contract { workflow })
+}
+
+/// Registers the TaskDef, or finds one that can be served. Waits for a server that is away, for ever.
+pub async fn register(client: &Client, name: &str) -> Result<Contract, Error> {
+    let mut pause = Duration::from_millis(250);
+    let mut told = false;
+    loop {
+        match try_register(client, name).await {
+            Err(error) if is_transient(&error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%error, "the LittleHorse server cannot be spoken to yet; waiting for it");
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Whether the same call may succeed later, without anybody having mended anything here.
+fn is_transient(error: &Error) -> bool {
+    match error {
+        Error::Unavailable { .. } | Error::Exhausted { .. } => true,
+        Error::Token { transient, .. } => *transient,
+        _ => false,
+    }
+}
+
+async fn try_register(client: &Client, name: &str) -> Result<Contract, Error> {
+    let wanted = task_def(name);
+    let def = match client.put_task_def(&wanted).await {
+        Ok(Registered::Same(def) | Registered::Differs(def)) => def,
+        // Who may not register may still serve what somebody else has registered.
+        Err(refused @ Error::Refused { .. }) => match client.get_task_def(name).await {
+            Ok(def) => def,
+            Err(_) => return Err(refused),
+        },
+        Err(error) => return Err(error),
+    };
+    fits(&def).ok_or_else(|| Error::Differs {
+        name: name.to_owned(),
+        registered: shown(&def.input_vars),
+        wanted: shown(&wanted.request.input_vars),
+    })
+}
+
+fn variable_type(input: &VariableDef) -> Option<VariableType> {
+    let number = match &input.type_def {
+        Some(TypeDefinition { defined_type: Some(DefinedType::PrimitiveType(number)), .. }) => *number,
+        // Servers before 0.14 have an older field, and 0.14 writes no zero.
+        Some(TypeDefinition { defined_type: None, .. }) | None => input.r#type.unwrap_or_default(),
+        Some(_) => return None,
+    };
+    VariableType::try_from(number).ok()
+}
+
+/// `(workflow: JSON_OBJ)`.
+fn shown(inputs: &[VariableDef]) -> String {
+    let each = inputs.iter().map(|input| {
+        let of = variable_type(input).map_or("another type", |of| of.as_str_name());
+        format!("{}: {of}", input.name)
+    });
+    format!("({})", each.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn def(inputs: &[(&str, Type)]) -> TaskDef {
+        let new = inputs.iter().fold(NewTaskDef::new(TASK), |def, (name, of)| def.input(name, *of));
+        TaskDef { input_vars: new.request.input_vars, ..TaskDef::default() }
+    }
+
+    #[test]
+    fn one_object_or_text_can_be_served() {
+        let json = fits(&def(&[("workflow", Type::JsonObj)]));
+        assert_eq!(json, Some(Contract { workflow: Shape::Json }));
+        // Inputs are taken by their place: names are for people.
+        assert_eq!(fits(&def(&[("0-graph", Type::Str)])), Some(Contract { workflow: Shape::Text }));
+        assert_eq!(fits(&def(&[])), None);
+        assert_eq!(fits(&def(&[("workflow", Type::JsonArr)])), None);
+        assert_eq!(fits(&def(&[("workflow", Type::JsonObj), ("more", Type::Int)])), None);
+    }
+
+    #[test]
+    fn a_definition_of_an_older_server_is_read() {
+        let old = VariableDef { name: "workflow".into(), r#type: Some(4), ..VariableDef::default() };
+        let old = TaskDef { input_vars: vec![old], ..TaskDef::default() };
+        assert_eq!(fits(&old), Some(Contract { workflow: Shape::Text }));
+        let zero = VariableDef { type_def: Some(TypeDefinition::default()), ..VariableDef::default() };
+        let zero = TaskDef { input_vars: vec![zero], ..TaskDef::default() };
+        assert_eq!(fits(&zero), Some(Contract { workflow: Shape::Json }));
+    }
+
+    #[test]
+    fn shapes_can_be_read() {
+        assert_eq!(
+            shown(&def(&[("a", Type::Int), ("workflow", Type::JsonObj)]).input_vars),
+            "(a: INT, workflow: JSON_OBJ)"
+        );
+    }
+}

@@ -1,0 +1,407 @@
+//! A LittleHorse server as an employer: jobs from its deliveries, reports from their ends.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use littlehorse::{Client, Delivery, Ending, Error, Health, Heard, Intake, IntakeOptions, Report};
+use remuda_core::WorkerId;
+use remuda_runner::frames::{Frame, FrameKind};
+use remuda_runner::source::journal::{Employer, Job, JobEnding, Over, Reported};
+use remuda_runner::source::{Result, SourceError};
+use tokio::sync::{OnceCell, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::contract::{self, Contract};
+use crate::job::{self, Cookie};
+use crate::log::TaskLog;
+use crate::output::Places;
+use crate::oversight::{self, Look};
+use crate::{checkpoint, ending};
+
+/// Logs of more tasks than this are not kept: those of tasks that were let go of go first.
+const MOST_NOTES: usize = 4096;
+
+/// So many reports of tasks that could not be begun may wait to be heard.
+const MOST_REFUSALS: usize = 256;
+
+/// How often it is tried to keep a checkpoint.
+const CHECKPOINT_TRIES: u32 = 3;
+
+/// How long a stop waits for reports of tasks that were not begun.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// How tasks are served.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The TaskDef.
+    pub task: String,
+    /// Where the files of results are.
+    pub places: Places,
+    /// Ends a render that takes longer; without it only the task's own timeout counts.
+    pub timeout: Option<Duration>,
+    /// The pause between two heartbeats.
+    pub heartbeat: Duration,
+}
+
+impl Options {
+    /// The usual task, with its files in these places.
+    pub fn new(places: Places) -> Self {
+        Self { task: contract::TASK.to_owned(), places, timeout: None, heartbeat: Duration::from_secs(10) }
+    }
+}
+
+/// A LittleHorse server that gives work to this process.
+#[derive(Debug)]
+pub struct LittleHorse {
+    client: Client,
+    intake: Intake,
+    options: Options,
+    contract: Contract,
+    notes: Mutex<HashMap<String, Notes>>,
+    /// Whether the server has checkpoints.
+    checkpoints: OnceCell<bool>,
+    /// Reports of tasks that were not begun.
+    refusals: TaskTracker,
+    refusing: Arc<AtomicUsize>,
+    stop: CancellationToken,
+}
+
+/// What is remembered of a task that is under way.
+#[derive(Debug, Default)]
+struct Notes {
+    log: TaskLog,
+    /// The prompt's id, and the ComfyUI that has it.
+    begun: Option<(uuid::Uuid, WorkerId)>,
+    /// How many checkpoints this process has left.
+    stored: i32,
+    /// How often that was tried.
+    tries: u32,
+}
+
+impl LittleHorse {
+    /// Registers the task and begins to register the worker. Waits for a server that is away.
+    ///
+    /// # Errors
+    /// When a TaskDef of another shape has the name, or the server refuses.
+    pub async fn open(client: Client, options: Options) -> std::result::Result<Self, Error> {
+        let contract = contract::register(&client, &options.task).await?;
+        let mut intake = IntakeOptions::new(&options.task);
+        intake.heartbeat = options.heartbeat;
+        Ok(Self {
+            intake: Intake::open(client.clone(), intake),
+            client,
+            options,
+            contract,
+            notes: Mutex::default(),
+            checkpoints: OnceCell::new(),
+            refusals: TaskTracker::new(),
+            refusing: Arc::default(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    /// How the workflow comes.
+    pub fn contract(&self) -> Contract {
+        self.contract
+    }
+
+    /// How the worker stands with the cluster.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.intake.health()
+    }
+
+    /// Stops asking for tasks. Reports can still be sent.
+    pub async fn close(&self) {
+        for delivery in self.intake.close().await {
+            let message = "the worker is stopping".to_owned();
+            self.refuse(delivery, Ending::Failed { message });
+        }
+        self.refusals.close();
+        if tokio::time::timeout(CLOSING, self.refusals.wait()).await.is_err() {
+            tracing::warn!("not every task that came too late could be given back; their timeouts will end them");
+        }
+        self.stop.cancel();
+    }
+
+    fn notes(&self) -> MutexGuard<'_, HashMap<String, Notes>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note<T>(&self, job: &Job, change: impl FnOnce(&mut Notes) -> T) -> T {
+        let mut notes = self.notes();
+        if notes.len() >= MOST_NOTES && !notes.contains_key(&job.key) {
+            let oldest = notes.keys().next().cloned();
+            oldest.and_then(|key| notes.remove(&key));
+        }
+        change(notes.entry(job.key.clone()).or_default())
+    }
+
+    fn log(&self, job: &Job, text: &str) {
+        self.note(job, |notes| notes.log.line(&now(), text));
+    }
+
+    /// Reports a task that is not begun, until the server has heard it. Never waits: who asked may go away any time.
+    fn refuse(&self, delivery: Delivery, ending: Ending) {
+        let key = delivery.key();
+        let Ok(task) = delivery.task_run().cloned() else {
+            tracing::error!("a task without an id was delivered; its timeout will end it");
+            return;
+        };
+        tracing::warn!(task = %key, ?ending, "a task was not begun");
+        if self.refusing.fetch_add(1, Ordering::Relaxed) >= MOST_REFUSALS {
+            self.refusing.fetch_sub(1, Ordering::Relaxed);
+            tracing::error!(task = %key, "too many reports wait to be heard; the task's timeout will end it");
+            return;
+        }
+        let report = Report::new(&task, delivery.attempt(), &ending, None);
+        let (client, stop, refusing) = (self.client.clone(), self.stop.clone(), Arc::clone(&self.refusing));
+        self.refusals.spawn(async move {
+            let told = client.report_until_heard(Some(&delivery.host), &report);
+            if let Some(Err(error)) = stop.run_until_cancelled(told).await {
+                tracing::error!(task = %key, %error, "a report was refused");
+            }
+            refusing.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// The report of a job.
+    fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending) -> Report {
+        let (log, stored) = self.note(job, |notes| {
+            let last = last_line(ending);
+            let text = notes.log.text();
+            let text = if text.is_empty() { text } else { text + "\n" };
+            (format!("{text}[{}] {last}", now()), notes.stored)
+        });
+        let mut report = Report::new(&cookie.task_run(), job.attempt, ending, Some(&log));
+        report.message.total_checkpoints = cookie.observed + stored;
+        report
+    }
+
+    async fn send(&self, job: &Job, cookie: &Cookie, ended: &JobEnding) -> Result<Reported> {
+        let mut ending = ending::of(job, ended, &self.options.places);
+        let mut smaller = false;
+        loop {
+            let report = self.build(job, cookie, &ending);
+            match self.client.report(Some(&cookie.host()), &report).await {
+                Ok(Heard::Yes) => return Ok(Reported::Heard),
+                Ok(Heard::TooLate) => return Ok(Reported::TooLate),
+                // Too large after all: the server's limit may be below the usual one.
+                Err(Error::TooLarge { bytes, .. }) if !smaller => {
+                    ending = ending::too_large(outputs(ended), bytes);
+                    smaller = true;
+                }
+                Err(Error::Exhausted { retry_after: None, .. }) if !smaller => {
+                    ending = ending::too_large(outputs(ended), report.to_bytes().len());
+                    smaller = true;
+                }
+                Err(error @ (Error::NotFound { .. } | Error::Refused { .. })) => {
+                    return self.after_refusal(job, cookie, &error).await;
+                }
+                Err(error) => return Err(SourceError::Unavailable(error.to_string())),
+            }
+        }
+    }
+
+    /// A report was refused. Only an attempt that still runs is worth another try.
+    async fn after_refusal(&self, job: &Job, cookie: &Cookie, error: &Error) -> Result<Reported> {
+        let me = &self.client.config().worker_id;
+        match self.client.get_task_run(&cookie.task_run()).await {
+            Ok(run) if oversight::judge(&run, job.attempt, me) == Look::Ours => {}
+            Ok(_) | Err(Error::NotFound { .. }) => return Ok(Reported::TooLate),
+            Err(_) => {}
+        }
+        Err(SourceError::Unavailable(error.to_string()))
+    }
+
+    /// Keeps where the prompt is, once, if the server can. Whether it worked changes nothing here.
+    async fn keep_checkpoint(&self, job: &Job, cookie: &Cookie) {
+        let begun = self.note(job, |notes| {
+            let due = cookie.observed == 0 && notes.stored == 0 && notes.tries < CHECKPOINT_TRIES;
+            let begun = notes.begun.clone().filter(|_| due);
+            notes.tries += u32::from(begun.is_some());
+            begun
+        });
+        let Some((prompt_id, worker)) = begun else { return };
+        let able = self.checkpoints.get_or_try_init(async || {
+            let version = self.client.server_version().await?;
+            Ok::<_, Error>(checkpoint::are_there(&version))
+        });
+        if !matches!(able.await, Ok(true)) {
+            return;
+        }
+        let request = checkpoint::request(cookie.task_run(), job.attempt, prompt_id, &worker);
+        match self.client.put_checkpoint(request).await {
+            // What this means is seen by the look at the task that follows.
+            Ok(answer) if checkpoint::is_stop(answer.flow_control_continue_type) => {}
+            Ok(_) => self.note(job, |notes| notes.stored = 1),
+            Err(error) => tracing::debug!(task = job.key, %error, "no checkpoint was kept"),
+        }
+    }
+
+    /// What is said once, when the timeout of the attempt is known.
+    fn tell_timeout(&self, job: &Job, timeout: Duration) {
+        if self.options.timeout.is_some_and(|own| own > timeout) {
+            tracing::warn!(
+                task = job.key,
+                timeout_s = timeout.as_secs(),
+                "LittleHorse's timeout of this task is shorter than ours: longer renders are tried again"
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl Employer for LittleHorse {
+    fn name(&self) -> String {
+        let config = self.client.config();
+        let tenant = config.tenant.as_deref().unwrap_or("default");
+        format!("littlehorse {}:{} {tenant} {}", config.host, config.port, self.options.task)
+    }
+
+    async fn next(&self) -> Result<Job> {
+        let timeout_s = self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
+        loop {
+            let delivery =
+                self.intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+            match job::read(&delivery, self.client.config().tenant.as_deref(), timeout_s) {
+                Ok(job) => {
+                    tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
+                    return Ok(job);
+                }
+                Err(ending) => self.refuse(delivery, ending),
+            }
+        }
+    }
+
+    async fn report(&self, job: &Job, ended: &JobEnding) -> Result<Reported> {
+        let Some(cookie) = Cookie::read(job) else {
+            tracing::error!(task = job.key, "the journal does not say where the task came from");
+            return Ok(Reported::TooLate);
+        };
+        let reported = self.send(job, &cookie, ended).await?;
+        self.notes().remove(&job.key);
+        tracing::info!(task = job.key, attempt = job.attempt, ?reported, "a task was reported");
+        Ok(reported)
+    }
+
+    async fn watch(&self, job: &Job) -> Over {
+        let Some(cookie) = Cookie::read(job) else { return std::future::pending().await };
+        let task = cookie.task_run();
+        let me = &self.client.config().worker_id;
+        let since = Instant::now();
+        let (mut timeout, mut absent) = (None, false);
+        let mut pause = oversight::FIRST;
+        loop {
+            tokio::time::sleep(pause).await;
+            self.keep_checkpoint(job, &cookie).await;
+            match self.client.get_task_run(&task).await {
+                Ok(run) => {
+                    absent = false;
+                    let seconds = u64::try_from(run.timeout_seconds).unwrap_or_default();
+                    if timeout.is_none() && seconds > 0 {
+                        let known = Duration::from_secs(seconds);
+                        timeout = Some(known);
+                        self.tell_timeout(job, known);
+                    }
+                    if let Look::Over(over) = oversight::judge(&run, job.attempt, me) {
+                        self.tell_over(job, &over, timeout);
+                        return over;
+                    }
+                }
+                // A cluster that deals its tasks anew may have lost sight of one: it is asked twice.
+                Err(Error::NotFound { .. }) if absent => {
+                    let over = Over::Unwanted("LittleHorse does not know the task any more".to_owned());
+                    self.tell_over(job, &over, timeout);
+                    return over;
+                }
+                Err(Error::NotFound { .. }) => {
+                    absent = true;
+                    pause = oversight::FIRST;
+                    continue;
+                }
+                Err(error) => tracing::debug!(task = job.key, %error, "the task could not be looked at"),
+            }
+            pause = oversight::pause(since.elapsed(), timeout);
+        }
+    }
+
+    fn begun(&self, job: &Job, worker: &WorkerId) {
+        let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
+        self.note(job, |notes| {
+            notes.begun = Some((prompt_id, worker.clone()));
+            let text = format!("submitted to {worker} as prompt {prompt_id} (attempt {})", job.attempt);
+            notes.log.line(&now(), &text);
+        });
+    }
+
+    fn queued(&self, job: &Job, ahead: usize) {
+        self.note(job, |notes| notes.log.queued(&now(), ahead));
+    }
+
+    fn frame(&self, job: &Job, frame: &Frame) {
+        let FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } = &frame.what else { return };
+        self.note(job, |notes| {
+            notes.log.progress(Instant::now(), *fraction, |percent| {
+                let step = match node {
+                    Some(node) if *max > 1.0 => format!(", node {node} at {value:.0} of {max:.0}"),
+                    Some(node) => format!(", node {node}"),
+                    None => String::new(),
+                };
+                (now(), format!("{percent} % ({nodes_done} of {nodes} nodes done{step})"))
+            });
+        });
+    }
+}
+
+impl LittleHorse {
+    fn tell_over(&self, job: &Job, over: &Over, timeout: Option<Duration>) {
+        tracing::warn!(task = job.key, attempt = job.attempt, ?over, "the attempt is not this worker's any more");
+        let limit = timeout.map_or_else(String::new, |timeout| format!(" of {} s", timeout.as_secs()));
+        match over {
+            Over::Superseded => {
+                let text = format!(
+                    "the attempt's timeout{limit} passed; the render goes on for the next attempt (timeout_seconds of \
+                     the task's node is too short for it)"
+                );
+                self.log(job, &text);
+            }
+            // Nobody will hear of it any more.
+            Over::Unwanted(_) | Over::Elsewhere => {
+                self.notes().remove(&job.key);
+            }
+        }
+    }
+}
+
+/// The moment, as it stands before a line.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// The line that ends a log.
+fn last_line(ending: &Ending) -> String {
+    match ending {
+        Ending::Success(_) => "workflow complete".to_owned(),
+        Ending::Failed { message } | Ending::BadInput { message } | Ending::BadOutput { message } => {
+            format!("failed: {message}")
+        }
+        Ending::Exception { name, message, content } => match content {
+            littlehorse::Value::JsonObj(content) if content.len() <= 4096 => {
+                format!("failed ({name}): {message}\n{content}")
+            }
+            _ => format!("failed ({name}): {message}"),
+        },
+    }
+}
+
+fn outputs(ended: &JobEnding) -> usize {
+    match ended {
+        JobEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
+        JobEnding::CalledOff { .. } => 0,
+    }
+}

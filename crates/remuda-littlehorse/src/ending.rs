@@ -1,0 +1,252 @@
+//! From the end of a job to what the server is told, and with it to whether the task is tried again.
+
+use littlehorse::{Ending, Value};
+use remuda_core::transition::Ending as Ended;
+use remuda_core::{Failure, FailureClass, TaskResult};
+use remuda_runner::source::journal::{Job, JobEnding};
+use serde_json::json;
+
+use crate::output::{self, Places};
+
+/// ComfyUI, or the guard in front of it, refused the graph.
+pub(crate) const REJECTED: &str = "comfyui-prompt-rejected";
+
+/// A node raised an exception.
+pub(crate) const FAILED: &str = "comfyui-execution-failed";
+
+/// It ran, and there is nothing to return.
+pub(crate) const NO_OUTPUTS: &str = "comfyui-no-outputs";
+
+/// Content of an exception that is longer is left out: the whole report must stay below the server's limit.
+const LONGEST_CONTENT: usize = 64 << 10;
+
+/// So much of a message is told.
+const LONGEST_MESSAGE: usize = 4 << 10;
+
+/// A result of so many bytes is not sent.
+const LONGEST_OUTPUT: usize = 800 << 10;
+
+/// What the server is told.
+pub(crate) fn of(job: &Job, ended: &JobEnding, places: &Places) -> Ending {
+    match ended {
+        JobEnding::Ended(Ended::Completed { result, .. }) => completed(job, result, places),
+        JobEnding::Ended(Ended::Failed { failure, .. }) => failed(failure),
+        JobEnding::Ended(Ended::Cancelled) => retry("the prompt was cancelled"),
+        JobEnding::CalledOff { reason, retry: true } => retry(reason),
+        JobEnding::CalledOff { reason, retry: false } => {
+            exception(REJECTED, reason, json!({ "message": cut(reason) }))
+        }
+    }
+}
+
+fn completed(job: &Job, result: &TaskResult, places: &Places) -> Ending {
+    let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
+    let outputs = match output::outputs(result, places) {
+        Ok(outputs) => outputs,
+        Err(nothing) => {
+            let content = json!({ "prompt_id": prompt_id, "node_errors": result.node_errors });
+            return exception(NO_OUTPUTS, &nothing.to_string(), content);
+        }
+    };
+    let json = output::json(prompt_id, &outputs);
+    if json.len() > LONGEST_OUTPUT {
+        return too_large(outputs.len(), json.len());
+    }
+    Ending::Success(Value::JsonObj(json))
+}
+
+/// The result is there and cannot be sent.
+pub(crate) fn too_large(outputs: usize, bytes: usize) -> Ending {
+    Ending::BadOutput {
+        message: format!(
+            "the workflow left {outputs} outputs, whose paths take {bytes} bytes: more than a LittleHorse server takes"
+        ),
+    }
+}
+
+fn failed(failure: &Failure) -> Ending {
+    let details = failure.details.as_ref();
+    let detail = |name: &str| details.and_then(|details| details.get(name)).cloned();
+    match failure.class {
+        FailureClass::Validation => {
+            let content = json!({
+                "node_id": failure.node_id,
+                "error": detail("error"),
+                "node_errors": detail("node_errors"),
+                "problems": detail("problems"),
+            });
+            exception(REJECTED, &failure.message, content)
+        }
+        FailureClass::Execution => {
+            let content = json!({
+                "node_id": failure.node_id,
+                "node_type": detail("node_type"),
+                "exception_type": detail("exception_type"),
+                "exception_message": detail("exception_message"),
+            });
+            exception(FAILED, &failure.message, content)
+        }
+        // Another try, here or elsewhere, may go well.
+        FailureClass::OutOfMemory
+        | FailureClass::Crash
+        | FailureClass::Connection
+        | FailureClass::Lost
+        | FailureClass::Timeout
+        | FailureClass::Delivery
+        | FailureClass::Cancelled => retry(&failure.message),
+    }
+}
+
+fn retry(message: &str) -> Ending {
+    Ending::Failed { message: cut(message) }
+}
+
+/// The name is what workflows handle it by: it stays as it is. What is null in the content is left out of it.
+fn exception(name: &str, message: &str, mut content: serde_json::Value) -> Ending {
+    if let serde_json::Value::Object(fields) = &mut content {
+        fields.retain(|_, value| !value.is_null());
+    }
+    let mut text = content.to_string();
+    if text.len() > LONGEST_CONTENT {
+        let node_id = content.get("node_id");
+        text = json!({ "node_id": node_id, "left_out_bytes": text.len() }).to_string();
+    }
+    Ending::Exception { name: name.to_owned(), message: cut(message), content: Value::JsonObj(text) }
+}
+
+fn cut(message: &str) -> String {
+    match message.char_indices().find(|(at, _)| *at >= LONGEST_MESSAGE) {
+        None => message.to_owned(),
+        Some((at, _)) => format!("{} …", &message[..at]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn job() -> Job {
+        Job {
+            key: "run/0-1".into(),
+            attempt: 0,
+            prompt_id: Uuid::from_u128(1),
+            second_prompt_id: Uuid::from_u128(2),
+            workflow: RawValue::from_string("{}".into()).unwrap(),
+            again: false,
+            timeout_s: None,
+            cookie: json!(null),
+            sent_as: None,
+        }
+    }
+
+    fn told(ended: JobEnding) -> Ending {
+        of(&job(), &ended, &Places::Folder("/out".into()))
+    }
+
+    fn failure(class: FailureClass) -> Ending {
+        let failure = Failure::new(class, "it did not go well");
+        told(JobEnding::Ended(Ended::Failed { failure, partial: None }))
+    }
+
+    #[test]
+    fn every_class_of_failure_is_tried_again_or_not() {
+        for class in FailureClass::ALL {
+            let again = !matches!(class, FailureClass::Validation | FailureClass::Execution);
+            match failure(class) {
+                Ending::Failed { message } => assert!(again && message == "it did not go well", "{class}"),
+                Ending::Exception { .. } => assert!(!again, "{class}"),
+                other => panic!("{class}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_the_node_errors_as_content() {
+        let failure = Failure {
+            class: FailureClass::Validation,
+            message: "ComfyUI refused the workflow".into(),
+            node_id: Some("4".into()),
+            details: Some(json!({"error": {"type": "x"}, "node_errors": {"4": {"errors": []}}})),
+        };
+        let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
+        let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
+        assert_eq!(name, "comfyui-prompt-rejected");
+        let content: serde_json::Value = serde_json::from_str(&content).unwrap();
+        assert_eq!(content, json!({"node_id": "4", "error": {"type": "x"}, "node_errors": {"4": {"errors": []}}}));
+    }
+
+    #[test]
+    fn an_exception_of_a_node_is_told_without_its_traceback() {
+        let failure = Failure {
+            class: FailureClass::Execution,
+            message: "node 3 raised".into(),
+            node_id: Some("3".into()),
+            details: Some(json!({"node_type": "KSampler", "exception_type": "ValueError", "exception_message": "no",
+                                 "traceback": ["a", "b"]})),
+        };
+        let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
+        let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
+        assert_eq!(name, "comfyui-execution-failed");
+        let content: serde_json::Value = serde_json::from_str(&content).unwrap();
+        assert_eq!(
+            content,
+            json!({"node_id": "3", "node_type": "KSampler", "exception_type": "ValueError", "exception_message": "no"})
+        );
+    }
+
+    #[test]
+    fn a_result_names_the_id_that_comfyui_has() {
+        let result = TaskResult { outputs: json!({"5": {"text": ["hello"]}}), ..TaskResult::default() };
+        let ended = JobEnding::Ended(Ended::Completed { result, gpu_ms: None });
+        let job = Job { sent_as: Some(Uuid::from_u128(2)), ..job() };
+        let Ending::Success(Value::JsonObj(json)) = of(&job, &ended, &Places::Folder("/out".into())) else { panic!() };
+        assert_eq!(json, format!(r#"{{"prompt_id":"{}","outputs":[]}}"#, Uuid::from_u128(2)));
+    }
+
+    #[test]
+    fn nothing_is_an_exception() {
+        let ended = JobEnding::Ended(Ended::Completed { result: TaskResult::default(), gpu_ms: None });
+        let Ending::Exception { name, message, .. } = told(ended) else { panic!() };
+        assert_eq!(name, "comfyui-no-outputs");
+        assert!(message.contains("no outputs"), "{message}");
+    }
+
+    #[test]
+    fn everything_stays_small() {
+        let failure = Failure {
+            class: FailureClass::Validation,
+            message: "ä".repeat(100_000),
+            node_id: Some("4".into()),
+            details: Some(json!({"node_errors": "x".repeat(100_000)})),
+        };
+        let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
+        let Ending::Exception { message, content: Value::JsonObj(content), .. } = ended else { panic!() };
+        assert!(message.len() < 5_000 && content.len() < 200, "{} {}", message.len(), content.len());
+        assert!(content.contains("left_out_bytes"), "{content}");
+        let files = (0..20_000).map(|n| remuda_core::OutputFile {
+            n,
+            key: String::new(),
+            filename: format!("{n}-{}.png", "x".repeat(50)),
+            subfolder: String::new(),
+            node_id: "9".into(),
+            output: "images".into(),
+            file_type: "output".into(),
+            mime: "image/png".into(),
+            size: 0,
+            sha256: remuda_core::Sha256([0; 32]),
+        });
+        let result = TaskResult { files: files.collect(), ..TaskResult::default() };
+        let Ending::BadOutput { message } = told(JobEnding::Ended(Ended::Completed { result, gpu_ms: None })) else { panic!() };
+        assert!(message.contains("20000 outputs"), "{message}");
+    }
+
+    #[test]
+    fn what_was_called_off_may_be_tried_again_unless_it_was_not_possible() {
+        let off = |retry| told(JobEnding::CalledOff { reason: "the worker is stopping".into(), retry });
+        assert_eq!(off(true), Ending::Failed { message: "the worker is stopping".into() });
+        assert!(matches!(off(false), Ending::Exception { name, .. } if name == REJECTED));
+    }
+}

@@ -1,0 +1,80 @@
+//! The ids of prompts: the same for every delivery of the same work, here and in every other process.
+
+use littlehorse::TaskKey;
+use sha2::{Digest as _, Sha256};
+use uuid::Uuid;
+
+/// The namespace of all ids that are made here: UUIDv5 of `https://littlehorse.io/execute-comfyui-workflow` in the
+/// namespace of URLs. It never changes: a worker of a later version must find the prompts of an earlier one.
+pub const NAMESPACE: Uuid = Uuid::from_u128(0x5215_0f87_d295_5a43_a824_acdf_783b_48c7);
+
+/// The tenant of a server that nobody named one to.
+const DEFAULT_TENANT: &str = "default";
+
+/// The two ids of a piece of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ids {
+    /// Under which it goes to ComfyUI: of tenant, task and workflow. The workflow is in it because a workflow run that was
+    /// deleted and begun again under its old id must not get the old pictures.
+    pub(crate) first: Uuid,
+    /// Under which it goes there when a prompt of the first id ended badly: with the attempt in it.
+    pub(crate) second: Uuid,
+}
+
+/// Makes them.
+pub(crate) fn ids(tenant: Option<&str>, key: &TaskKey, workflow: &str, attempt: i32) -> Ids {
+    let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT);
+    let digest = Sha256::digest(workflow.as_bytes());
+    let hash = digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    // Neither tenants nor ids have a line break in them.
+    let name = format!("{tenant}\n{key}\n{hash}");
+    Ids {
+        first: Uuid::new_v5(&NAMESPACE, name.as_bytes()),
+        second: Uuid::new_v5(&NAMESPACE, format!("{name}\n{attempt}").as_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use littlehorse::proto::{TaskRunId, WfRunId};
+
+    use super::*;
+
+    fn key(run: &str, guid: &str) -> TaskKey {
+        let wf_run_id = Some(WfRunId { id: run.to_owned(), parent_wf_run_id: None });
+        TaskKey::of(&TaskRunId { wf_run_id, task_guid: guid.to_owned() })
+    }
+
+    #[test]
+    fn the_namespace_is_what_it_says() {
+        let name = b"https://littlehorse.io/execute-comfyui-workflow";
+        assert_eq!(NAMESPACE, Uuid::new_v5(&Uuid::NAMESPACE_URL, name));
+    }
+
+    /// These ids are in the histories of ComfyUIs out there: they must not change.
+    #[test]
+    fn ids_stay_what_they_are() {
+        let ids = ids(None, &key("order-7", "0-1"), "{}", 0);
+        assert_eq!(ids.first.to_string(), "766db61a-da15-5aa5-bca3-9d9fe2c46463");
+        assert_eq!(ids.second.to_string(), "c2183d58-c5ed-5520-8049-6543ce59891f");
+    }
+
+    #[test]
+    fn everything_that_makes_another_piece_of_work_makes_another_id() {
+        let base = ids(None, &key("a", "0-1"), "{}", 0);
+        assert_eq!(base, ids(Some("default"), &key("a", "0-1"), "{}", 0));
+        for other in [
+            ids(Some("acme"), &key("a", "0-1"), "{}", 0),
+            ids(None, &key("b", "0-1"), "{}", 0),
+            ids(None, &key("a", "0-2"), "{}", 0),
+            ids(None, &key("a", "0-1"), "{ }", 0),
+        ] {
+            assert_ne!(base.first, other.first);
+            assert_ne!(base.second, other.second);
+        }
+        let later = ids(None, &key("a", "0-1"), "{}", 1);
+        assert_eq!(base.first, later.first, "another attempt is the same work");
+        assert_ne!(base.second, later.second);
+        assert_ne!(base.first, base.second);
+    }
+}

@@ -1,0 +1,144 @@
+//! From a delivery to a job, and from a job's cookie back to the task at the server.
+
+use littlehorse::proto::{TaskRunId, WfRunId};
+use littlehorse::{Delivery, Ending, Host};
+use remuda_runner::source::journal::Job;
+use serde::{Deserialize, Serialize};
+
+use crate::ids;
+use crate::input;
+
+/// What is needed to report: survives a restart in the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cookie {
+    /// The ids of the workflow run and its parents, outermost first.
+    run: Vec<String>,
+    /// The task in it.
+    guid: String,
+    /// Who delivered it.
+    host: String,
+    port: u16,
+    /// How many checkpoints earlier attempts have left.
+    #[serde(default)]
+    pub(crate) observed: i32,
+}
+
+impl Cookie {
+    fn of(task: &TaskRunId, host: &Host, observed: i32) -> Self {
+        let mut run = Vec::new();
+        let mut next = task.wf_run_id.as_ref();
+        while let Some(id) = next {
+            run.push(id.id.clone());
+            next = id.parent_wf_run_id.as_deref();
+        }
+        run.reverse();
+        Self { run, guid: task.task_guid.clone(), host: host.name.clone(), port: host.port, observed }
+    }
+
+    /// From a job; one that somebody else wrote has none.
+    pub(crate) fn read(job: &Job) -> Option<Self> {
+        Cookie::deserialize(&job.cookie).ok()
+    }
+
+    /// The task's name at the server.
+    pub(crate) fn task_run(&self) -> TaskRunId {
+        let wf_run_id = self.run.iter().fold(None, |parent, id| {
+            Some(WfRunId { id: id.clone(), parent_wf_run_id: parent.map(Box::new) })
+        });
+        TaskRunId { wf_run_id, task_guid: self.guid.clone() }
+    }
+
+    /// Who delivered it.
+    pub(crate) fn host(&self) -> Host {
+        Host { name: self.host.clone(), port: self.port }
+    }
+}
+
+/// What a delivery asks for; or how it ends, because that makes no sense.
+pub(crate) fn read(delivery: &Delivery, tenant: Option<&str>, timeout_s: Option<u32>) -> Result<Job, Ending> {
+    let bad = |error: littlehorse::Error| Ending::BadInput { message: error.to_string() };
+    let task = delivery.task_run().map_err(bad)?;
+    let input = delivery.input(0).map_err(bad)?;
+    let workflow = input::workflow(&input)?;
+    let key = delivery.key();
+    let attempt = delivery.attempt();
+    let observed = delivery.task.total_observed_checkpoints;
+    let ids = ids::ids(tenant, &key, workflow.get(), attempt);
+    let cookie = Cookie::of(task, &delivery.host, observed);
+    Ok(Job {
+        key: key.to_string(),
+        attempt,
+        prompt_id: ids.first,
+        second_prompt_id: ids.second,
+        workflow,
+        again: attempt > 0 || observed > 0,
+        timeout_s,
+        cookie: serde_json::to_value(cookie).unwrap_or_default(),
+        sent_as: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use littlehorse::proto::{ScheduledTask, VarNameAndVal, VariableValue, variable_value};
+
+    use super::*;
+
+    fn task_run() -> TaskRunId {
+        let parent = WfRunId { id: "parent".into(), parent_wf_run_id: None };
+        let run = WfRunId { id: "child".into(), parent_wf_run_id: Some(Box::new(parent)) };
+        TaskRunId { wf_run_id: Some(run), task_guid: "0-3".into() }
+    }
+
+    fn delivery(attempt: i32, workflow: &str) -> Delivery {
+        let value = VariableValue { value: Some(variable_value::Value::JsonObj(workflow.to_owned())) };
+        let input = VarNameAndVal { var_name: "workflow".into(), value: Some(value), masked: false };
+        let task = ScheduledTask {
+            task_run_id: Some(task_run()),
+            attempt_number: attempt,
+            variables: vec![input],
+            ..ScheduledTask::default()
+        };
+        let host = Host { name: "lh-1".into(), port: 2023 };
+        Delivery { task, host, at: tokio::time::Instant::now() }
+    }
+
+    const GRAPH: &str = r#"{"1": {"class_type": "A", "inputs": {}}}"#;
+
+    #[test]
+    fn the_task_is_found_again_from_the_cookie() {
+        let job = read(&delivery(0, GRAPH), None, None).unwrap();
+        let text = serde_json::to_string(&job).unwrap();
+        let cookie = Cookie::read(&serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(cookie.task_run(), task_run());
+        assert_eq!(cookie.host(), Host { name: "lh-1".into(), port: 2023 });
+    }
+
+    #[test]
+    fn a_later_attempt_is_the_same_work_and_is_looked_for() {
+        let (first, second) = (read(&delivery(0, GRAPH), None, None), read(&delivery(1, GRAPH), None, None));
+        let (first, second) = (first.unwrap(), second.unwrap());
+        assert_eq!((&first.key, first.prompt_id), (&second.key, second.prompt_id));
+        assert_eq!((first.again, second.again), (false, true));
+        assert_eq!(first.key, "parent_child/0-3");
+        assert_eq!(first.workflow.get(), GRAPH);
+    }
+
+    #[test]
+    fn checkpoints_of_earlier_attempts_make_it_looked_for() {
+        let mut delivery = delivery(0, GRAPH);
+        delivery.task.total_observed_checkpoints = 1;
+        assert!(read(&delivery, None, None).unwrap().again);
+    }
+
+    #[test]
+    fn without_an_input_there_is_no_job() {
+        let mut delivery = delivery(0, GRAPH);
+        delivery.task.variables.clear();
+        assert!(matches!(read(&delivery, None, None), Err(Ending::BadInput { .. })));
+        // A kind of value that is not known here is not null.
+        let value = Some(VariableValue::default());
+        delivery.task.variables = vec![VarNameAndVal { var_name: "workflow".into(), value, masked: false }];
+        assert!(matches!(read(&delivery, None, None), Err(Ending::BadInput { .. })));
+    }
+}

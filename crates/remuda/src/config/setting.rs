@@ -84,7 +84,8 @@ impl Program {
     /// Whether it looks at a section; a broken variable of another one does not stop it.
     pub(super) fn uses(self, section: &str) -> bool {
         match self {
-            Self::Serve | Self::Worker => true,
+            Self::Serve => section != "littlehorse",
+            Self::Worker => true,
             Self::Client => matches!(section, "client" | "log"),
         }
     }

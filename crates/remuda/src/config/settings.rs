@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Resolver};
-use super::sections::{self, Client, Files, Log, Server, Store, Sync, Tasks, Worker, Workers};
+use super::sections::{self, Client, Files, LittleHorse, Log, Server, Store, Sync, Tasks, Worker, Workers};
 use super::setting::Setting;
 use super::sources::Sources;
 
@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) client: Client,
     /// `[worker]`: a process of its own beside a ComfyUI.
     pub(crate) worker: Worker,
+    /// `[littlehorse]`: a worker for a LittleHorse server.
+    pub(crate) littlehorse: LittleHorse,
     /// `[log]`.
     pub(crate) log: Log,
     /// Every setting as text, with where it came from.
@@ -66,6 +68,7 @@ impl Settings {
             sync: Sync::read(&found)?,
             client: Client::read(&found)?,
             worker: Worker::read(&found)?,
+            littlehorse: LittleHorse::read(&found)?,
             log: Log::read(&found)?,
             entries: found.entries,
             file: path,

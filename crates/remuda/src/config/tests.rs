@@ -290,7 +290,7 @@ fn a_worker_reaches_the_queue_by_the_stronger_way() {
     let settings = worker("--store sqlite:a.db", "", "").expect("only a worker minds");
     let error = settings.worker.queue().expect_err("a file that belongs to the server").to_string();
     assert!(error.contains("--server URL"), "{error}");
-    assert!(worker("--source littlehorse", "", "").expect_err("later").contains("not in this version yet"));
+    assert!(worker("--source runpod", "", "").expect_err("later").contains("not in this version yet"));
 }
 
 #[test]

@@ -30,6 +30,16 @@ impl FromStr for Span {
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             return text.parse().map(|seconds| Self(Duration::from_secs(seconds))).map_err(|_| wanted());
         }
+        // Half a second, as other programs write it.
+        if let Some((whole, part)) = text.split_once('.')
+            && (1..=3).contains(&part.len())
+            && [whole, part].iter().all(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            let whole: u64 = whole.parse().map_err(|_| wanted())?;
+            let part: u64 = format!("{part:0<3}").parse().map_err(|_| wanted())?;
+            let millis = whole.checked_mul(1000).and_then(|whole| whole.checked_add(part));
+            return millis.map(|millis| Self(Duration::from_millis(millis))).ok_or_else(wanted);
+        }
         let (mut rest, mut total) = (text, 0_u64);
         while !rest.is_empty() {
             let (number, unit, tail) = number_and_word(rest).ok_or_else(wanted)?;

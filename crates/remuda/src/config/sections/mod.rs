@@ -4,6 +4,7 @@
 mod client;
 mod files;
 mod fleet;
+mod littlehorse;
 mod log;
 mod server;
 mod store;
@@ -14,6 +15,7 @@ mod workers;
 
 pub(crate) use client::Client;
 pub(crate) use files::Files;
+pub(crate) use littlehorse::LittleHorse;
 pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
 pub(super) use server::DATA;
 pub(crate) use server::Server;
@@ -35,6 +37,7 @@ pub(super) const ALL: &[&[&Setting]] = &[
     sync::SETTINGS,
     client::SETTINGS,
     worker::SETTINGS,
+    littlehorse::SETTINGS,
     log::SETTINGS,
     fleet::SETTINGS,
 ];

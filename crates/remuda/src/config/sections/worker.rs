@@ -19,7 +19,7 @@ static SOURCE: Setting = Setting {
     flags: &[flag("source", "SOURCE", WORKER)],
     default: "queue",
     shape: Shape::Source,
-    help: "Where a worker's tasks come from: queue",
+    help: "Where a worker's tasks come from: queue, or littlehorse",
     ..Setting::BASE
 };
 
@@ -39,6 +39,8 @@ pub(super) const SETTINGS: &[&Setting] = &[&SOURCE, &ID];
 pub(crate) enum Source {
     /// Remuda's own queue.
     Queue,
+    /// A LittleHorse server.
+    LittleHorse,
 }
 
 impl FromStr for Source {
@@ -47,10 +49,11 @@ impl FromStr for Source {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.to_lowercase().as_str() {
             "queue" => Ok(Self::Queue),
-            "littlehorse" | "supabase" | "runpod" => {
-                Err(format!("the source `{text}` is not in this version yet; `queue` is"))
+            "littlehorse" => Ok(Self::LittleHorse),
+            "supabase" | "runpod" => {
+                Err(format!("the source `{text}` is not in this version yet; `queue` and `littlehorse` are"))
             }
-            _ => Err(format!("`{text}` is not a source; write queue")),
+            _ => Err(format!("`{text}` is not a source; write queue or littlehorse")),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Checkpoint 0: where a prompt is, for whoever gets the next attempt.
 
 use littlehorse::proto::{
-    LittleHorseVersion, PutCheckpointRequest, TaskRunId, VariableValue, put_checkpoint_response, variable_value,
+    LittleHorseVersion, PutCheckpointRequest, TaskRunId, VariableValue, put_checkpoint_response,
+    variable_value,
 };
 use remuda_core::WorkerId;
 use serde_json::json;
@@ -13,7 +14,12 @@ pub(crate) fn are_there(version: &LittleHorseVersion) -> bool {
 }
 
 /// What is kept: the prompt and the ComfyUI that has it.
-pub(crate) fn request(task: TaskRunId, attempt: i32, prompt_id: Uuid, worker: &WorkerId) -> PutCheckpointRequest {
+pub(crate) fn request(
+    task: TaskRunId,
+    attempt: i32,
+    prompt_id: Uuid,
+    worker: &WorkerId,
+) -> PutCheckpointRequest {
     let value = json!({ "prompt_id": prompt_id, "instance": worker.to_string() });
     let value = VariableValue { value: Some(variable_value::Value::JsonObj(value.to_string())) };
     PutCheckpointRequest { task_run_id: Some(task), task_attempt: attempt, value: Some(value), logs: None }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use littlehorse::proto::type_definition::DefinedType;
-use littlehorse::proto::{TaskDef, TypeDefinition, VariableDef, VariableType};
+use littlehorse::proto::TaskDef;
+use littlehorse::task_def::{input_type, shape};
 use littlehorse::{Client, Error, NewTaskDef, Registered, Type};
 
 /// The usual name of the task.
@@ -39,9 +39,9 @@ pub fn task_def(name: &str) -> NewTaskDef {
 /// Whether a registered TaskDef can be served: one input, a JSON object or text.
 pub fn fits(def: &TaskDef) -> Option<Contract> {
     let [input] = def.input_vars.as_slice() else { return None };
-    let workflow = match variable_type(input)? {
-        VariableType::JsonObj => Shape::Json,
-        VariableType::Str => Shape::Text,
+    let workflow = match input_type(input)? {
+        Type::JsonObj => Shape::Json,
+        Type::Str => Shape::Text,
         _ => return None,
     };
     Some(Contract { workflow })
@@ -53,7 +53,7 @@ pub async fn register(client: &Client, name: &str) -> Result<Contract, Error> {
     let mut told = false;
     loop {
         match try_register(client, name).await {
-            Err(error) if is_transient(&error) => {
+            Err(error) if error.is_transient() => {
                 if !std::mem::replace(&mut told, true) {
                     tracing::warn!(%error, "the LittleHorse server cannot be spoken to yet; waiting for it");
                 }
@@ -65,50 +65,24 @@ pub async fn register(client: &Client, name: &str) -> Result<Contract, Error> {
     }
 }
 
-/// Whether the same call may succeed later, without anybody having mended anything here.
-fn is_transient(error: &Error) -> bool {
-    match error {
-        Error::Unavailable { .. } | Error::Exhausted { .. } => true,
-        Error::Token { transient, .. } => *transient,
-        _ => false,
-    }
-}
-
 async fn try_register(client: &Client, name: &str) -> Result<Contract, Error> {
     let wanted = task_def(name);
     let def = match client.put_task_def(&wanted).await {
         Ok(Registered::Same(def) | Registered::Differs(def)) => def,
         // Who may not register may still serve what somebody else has registered.
-        Err(refused @ Error::Refused { .. }) => match client.get_task_def(name).await {
-            Ok(def) => def,
-            Err(_) => return Err(refused),
-        },
+        Err(refused @ Error::Refused { .. }) if !refused.is_transient() => {
+            match client.get_task_def(name).await {
+                Ok(def) => def,
+                Err(_) => return Err(refused),
+            }
+        }
         Err(error) => return Err(error),
     };
     fits(&def).ok_or_else(|| Error::Differs {
         name: name.to_owned(),
-        registered: shown(&def.input_vars),
-        wanted: shown(&wanted.request.input_vars),
+        registered: shape(&def),
+        wanted: format!("{}, or STR instead of JSON_OBJ", wanted.shape()),
     })
-}
-
-fn variable_type(input: &VariableDef) -> Option<VariableType> {
-    let number = match &input.type_def {
-        Some(TypeDefinition { defined_type: Some(DefinedType::PrimitiveType(number)), .. }) => *number,
-        // Servers before 0.14 have an older field, and 0.14 writes no zero.
-        Some(TypeDefinition { defined_type: None, .. }) | None => input.r#type.unwrap_or_default(),
-        Some(_) => return None,
-    };
-    VariableType::try_from(number).ok()
-}
-
-/// `(workflow: JSON_OBJ)`.
-fn shown(inputs: &[VariableDef]) -> String {
-    let each = inputs.iter().map(|input| {
-        let of = variable_type(input).map_or("another type", |of| of.as_str_name());
-        format!("{}: {of}", input.name)
-    });
-    format!("({})", each.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -129,23 +103,5 @@ mod tests {
         assert_eq!(fits(&def(&[])), None);
         assert_eq!(fits(&def(&[("workflow", Type::JsonArr)])), None);
         assert_eq!(fits(&def(&[("workflow", Type::JsonObj), ("more", Type::Int)])), None);
-    }
-
-    #[test]
-    fn a_definition_of_an_older_server_is_read() {
-        let old = VariableDef { name: "workflow".into(), r#type: Some(4), ..VariableDef::default() };
-        let old = TaskDef { input_vars: vec![old], ..TaskDef::default() };
-        assert_eq!(fits(&old), Some(Contract { workflow: Shape::Text }));
-        let zero = VariableDef { type_def: Some(TypeDefinition::default()), ..VariableDef::default() };
-        let zero = TaskDef { input_vars: vec![zero], ..TaskDef::default() };
-        assert_eq!(fits(&zero), Some(Contract { workflow: Shape::Json }));
-    }
-
-    #[test]
-    fn shapes_can_be_read() {
-        assert_eq!(
-            shown(&def(&[("a", Type::Int), ("workflow", Type::JsonObj)]).input_vars),
-            "(a: INT, workflow: JSON_OBJ)"
-        );
     }
 }

@@ -123,7 +123,9 @@ impl LittleHorse {
         }
         self.refusals.close();
         if tokio::time::timeout(CLOSING, self.refusals.wait()).await.is_err() {
-            tracing::warn!("not every task that came too late could be given back; their timeouts will end them");
+            tracing::warn!(
+                "not every task that came too late could be given back; their timeouts will end them"
+            );
         }
         self.stop.cancel();
     }
@@ -170,34 +172,40 @@ impl LittleHorse {
     }
 
     /// The report of a job.
-    fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending) -> Report {
-        let (log, stored) = self.note(job, |notes| {
-            let last = last_line(ending);
-            let text = notes.log.text();
-            let text = if text.is_empty() { text } else { text + "\n" };
-            (format!("{text}[{}] {last}", now()), notes.stored)
-        });
-        let mut report = Report::new(&cookie.task_run(), job.attempt, ending, Some(&log));
-        report.message.total_checkpoints = cookie.observed + stored;
-        report
+    fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
+        let (text, stored) =
+            self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
+        let text = log.then_some(text.as_str());
+        Report::new(&cookie.task_run(), job.attempt, ending, text).with_checkpoints(cookie.observed + stored)
+    }
+
+    /// Once to who delivered it; when that one is away, once to the server of the settings.
+    async fn try_send(&self, cookie: &Cookie, report: &Report) -> std::result::Result<Heard, Error> {
+        let host = cookie.host();
+        match self.client.report(Some(&host), report).await {
+            Err(Error::Unavailable { .. }) if host != *self.client.bootstrap() => {
+                self.client.report(None, report).await
+            }
+            answer => answer,
+        }
     }
 
     async fn send(&self, job: &Job, cookie: &Cookie, ended: &JobEnding) -> Result<Reported> {
         let mut ending = ending::of(job, ended, &self.options.places);
-        let mut smaller = false;
+        // What is too large for the server is sent without its log, and then as what it is.
+        let (mut log, mut cut) = (true, false);
         loop {
-            let report = self.build(job, cookie, &ending);
-            match self.client.report(Some(&cookie.host()), &report).await {
+            let report = self.build(job, cookie, &ending, log);
+            let too_large = |error: &Error| {
+                matches!(error, Error::TooLarge { .. } | Error::Exhausted { retry_after: None, .. })
+            };
+            match self.try_send(cookie, &report).await {
                 Ok(Heard::Yes) => return Ok(Reported::Heard),
                 Ok(Heard::TooLate) => return Ok(Reported::TooLate),
-                // Too large after all: the server's limit may be below the usual one.
-                Err(Error::TooLarge { bytes, .. }) if !smaller => {
-                    ending = ending::too_large(outputs(ended), bytes);
-                    smaller = true;
-                }
-                Err(Error::Exhausted { retry_after: None, .. }) if !smaller => {
-                    ending = ending::too_large(outputs(ended), report.to_bytes().len());
-                    smaller = true;
+                Err(error) if too_large(&error) && log => log = false,
+                Err(error) if too_large(&error) && !cut => {
+                    ending = ending::too_large(outputs(ended), report.size());
+                    cut = true;
                 }
                 Err(error @ (Error::NotFound { .. } | Error::Refused { .. })) => {
                     return self.after_refusal(job, cookie, &error).await;
@@ -264,7 +272,8 @@ impl Employer for LittleHorse {
     }
 
     async fn next(&self) -> Result<Job> {
-        let timeout_s = self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
+        let timeout_s =
+            self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
         loop {
             let delivery =
                 self.intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
@@ -344,7 +353,9 @@ impl Employer for LittleHorse {
     }
 
     fn frame(&self, job: &Job, frame: &Frame) {
-        let FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } = &frame.what else { return };
+        let FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } = &frame.what else {
+            return;
+        };
         self.note(job, |notes| {
             notes.log.progress(Instant::now(), *fraction, |percent| {
                 let step = match node {
@@ -360,7 +371,12 @@ impl Employer for LittleHorse {
 
 impl LittleHorse {
     fn tell_over(&self, job: &Job, over: &Over, timeout: Option<Duration>) {
-        tracing::warn!(task = job.key, attempt = job.attempt, ?over, "the attempt is not this worker's any more");
+        tracing::warn!(
+            task = job.key,
+            attempt = job.attempt,
+            ?over,
+            "the attempt is not this worker's any more"
+        );
         let limit = timeout.map_or_else(String::new, |timeout| format!(" of {} s", timeout.as_secs()));
         match over {
             Over::Superseded => {

@@ -175,7 +175,10 @@ mod tests {
         let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
         assert_eq!(name, "comfyui-prompt-rejected");
         let content: serde_json::Value = serde_json::from_str(&content).unwrap();
-        assert_eq!(content, json!({"node_id": "4", "error": {"type": "x"}, "node_errors": {"4": {"errors": []}}}));
+        assert_eq!(
+            content,
+            json!({"node_id": "4", "error": {"type": "x"}, "node_errors": {"4": {"errors": []}}})
+        );
     }
 
     #[test]
@@ -184,8 +187,10 @@ mod tests {
             class: FailureClass::Execution,
             message: "node 3 raised".into(),
             node_id: Some("3".into()),
-            details: Some(json!({"node_type": "KSampler", "exception_type": "ValueError", "exception_message": "no",
-                                 "traceback": ["a", "b"]})),
+            details: Some(
+                json!({"node_type": "KSampler", "exception_type": "ValueError", "exception_message": "no",
+                                 "traceback": ["a", "b"]}),
+            ),
         };
         let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
         let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
@@ -202,7 +207,9 @@ mod tests {
         let result = TaskResult { outputs: json!({"5": {"text": ["hello"]}}), ..TaskResult::default() };
         let ended = JobEnding::Ended(Ended::Completed { result, gpu_ms: None });
         let job = Job { sent_as: Some(Uuid::from_u128(2)), ..job() };
-        let Ending::Success(Value::JsonObj(json)) = of(&job, &ended, &Places::Folder("/out".into())) else { panic!() };
+        let Ending::Success(Value::JsonObj(json)) = of(&job, &ended, &Places::Folder("/out".into())) else {
+            panic!()
+        };
         assert_eq!(json, format!(r#"{{"prompt_id":"{}","outputs":[]}}"#, Uuid::from_u128(2)));
     }
 
@@ -239,7 +246,10 @@ mod tests {
             sha256: remuda_core::Sha256([0; 32]),
         });
         let result = TaskResult { files: files.collect(), ..TaskResult::default() };
-        let Ending::BadOutput { message } = told(JobEnding::Ended(Ended::Completed { result, gpu_ms: None })) else { panic!() };
+        let Ending::BadOutput { message } = told(JobEnding::Ended(Ended::Completed { result, gpu_ms: None }))
+        else {
+            panic!()
+        };
         assert!(message.contains("20000 outputs"), "{message}");
     }
 

@@ -19,13 +19,16 @@ const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 pub(crate) fn workflow(input: &Input) -> Result<Box<RawValue>, Ending> {
     let bad = |reason: String| {
         // What is masked is not to be seen anywhere, not even a piece of it in an error.
-        let reason = if input.masked { "it is not a workflow (the value is masked)".to_owned() } else { reason };
+        let reason =
+            if input.masked { "it is not a workflow (the value is masked)".to_owned() } else { reason };
         Ending::BadInput { message: format!("input `{}`: {reason}", input.name) }
     };
     let (text, rewritten) = match &input.value {
         Value::JsonObj(text) => (text, true),
         Value::Str(text) => (text, false),
-        Value::Null => return Err(bad("it is null; a workflow in ComfyUI's API format is wanted".to_owned())),
+        Value::Null => {
+            return Err(bad("it is null; a workflow in ComfyUI's API format is wanted".to_owned()));
+        }
         _ => return Err(bad("a workflow is a JSON object, or the text of one".to_owned())),
     };
     let workflow = Workflow::parse(text).map_err(|error| bad(error.to_string()))?;
@@ -100,7 +103,9 @@ mod tests {
     fn damaged_seeds_are_named() {
         for seed in ["1.8446744073709552E19", "9.223372036854775808e18", "1.2e19"] {
             let ended = workflow(&input(Value::JsonObj(graph(seed)))).unwrap_err();
-            let Ending::Exception { name, message, content: Value::JsonObj(content) } = ended else { panic!() };
+            let Ending::Exception { name, message, content: Value::JsonObj(content) } = ended else {
+                panic!()
+            };
             assert_eq!(name, DAMAGED);
             assert!(message.contains("input seed of node 3") && message.contains("STR"), "{message}");
             let content: serde_json::Value = serde_json::from_str(&content).unwrap();
@@ -110,7 +115,9 @@ mod tests {
 
     #[test]
     fn other_numbers_are_not_suspected() {
-        for seed in ["9223372036854775807", "0", "-1", "8.0", "1.0E-5", "1e30", "null", "\"1.8446744073709552E19\""] {
+        for seed in
+            ["9223372036854775807", "0", "-1", "8.0", "1.0E-5", "1e30", "null", "\"1.8446744073709552E19\""]
+        {
             let text = graph("7").replace("8.0", seed);
             assert!(workflow(&input(Value::JsonObj(text))).is_ok(), "{seed}");
         }
@@ -129,7 +136,10 @@ mod tests {
             Value::JsonObj("{}".into()),
         ] {
             let ended = workflow(&input(value.clone())).unwrap_err();
-            assert!(matches!(&ended, Ending::BadInput { message } if message.starts_with("input `workflow`: ")), "{value:?}: {ended:?}");
+            assert!(
+                matches!(&ended, Ending::BadInput { message } if message.starts_with("input `workflow`: ")),
+                "{value:?}: {ended:?}"
+            );
         }
     }
 

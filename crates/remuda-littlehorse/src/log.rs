@@ -52,16 +52,19 @@ impl TaskLog {
     }
 
     /// How far it is; a line now and then. The text is made only for a line.
-    pub(crate) fn progress(&mut self, now: Instant, fraction: f64, line: impl FnOnce(u8) -> (String, String)) {
+    pub(crate) fn progress(
+        &mut self,
+        now: Instant,
+        fraction: f64,
+        line: impl FnOnce(u8) -> (String, String),
+    ) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 100")]
         let percent = (fraction.clamp(0.0, 1.0) * 100.0).floor() as u8;
         let due = match self.told {
             None => true,
             Some((last, at)) => {
                 let since = now.saturating_duration_since(at);
-                percent > last
-                    && since >= SHORTEST_PAUSE
-                    && (percent - last >= STEP || since >= LONG_PAUSE)
+                percent > last && since >= SHORTEST_PAUSE && (percent - last >= STEP || since >= LONG_PAUSE)
             }
         };
         if due && self.lines.len() < MOST_LINES {
@@ -71,8 +74,15 @@ impl TaskLog {
         }
     }
 
-    /// All of it.
-    pub(crate) fn text(&self) -> String {
+    /// All of it, with one last line.
+    pub(crate) fn with(&self, time: &str, last: &str) -> String {
+        let lines = self.lines.iter().map(String::as_str);
+        let last = format!("[{time}] {last}");
+        lines.chain([last.as_str()]).collect::<Vec<_>>().join("\n")
+    }
+
+    #[cfg(test)]
+    fn text(&self) -> String {
         self.lines.join("\n")
     }
 }

@@ -1,5 +1,7 @@
 //! What a task returns: where its files are.
 
+use std::collections::HashSet;
+
 use remuda_core::{OutputFile, TaskResult};
 use serde::Serialize;
 use uuid::Uuid;
@@ -28,7 +30,9 @@ pub(crate) fn json(prompt_id: Uuid, outputs: &[String]) -> String {
 /// Why there is nothing to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Nothing {
-    #[error("the workflow ran and left no outputs: no node of it saves anything, or all of them were skipped")]
+    #[error(
+        "the workflow ran and left no outputs: no node of it saves anything, or all of them were skipped"
+    )]
     AtAll,
     #[error(
         "the workflow left only previews, which ComfyUI keeps in its temporary folder: save its results, or set a place \
@@ -53,12 +57,13 @@ pub(crate) fn outputs(result: &TaskResult, places: &Places) -> Result<Vec<String
         return Err(Nothing::AtAll);
     }
     let mut paths: Vec<String> = Vec::with_capacity(files.len());
+    let mut seen = HashSet::new();
     for file in files {
         let path = match places {
             Places::Folder(folder) => join(&[folder, &file.subfolder, &file.filename]),
             Places::Sink(base) => join(&[base, &file.key]),
         };
-        if !paths.contains(&path) {
+        if seen.insert(path.clone()) {
             paths.push(path);
         }
     }
@@ -152,6 +157,9 @@ mod tests {
     #[test]
     fn the_result_has_the_fields_of_the_contract() {
         let id = Uuid::nil();
-        assert_eq!(json(id, &["/out/a.png".into()]), format!(r#"{{"prompt_id":"{id}","outputs":["/out/a.png"]}}"#));
+        assert_eq!(
+            json(id, &["/out/a.png".into()]),
+            format!(r#"{{"prompt_id":"{id}","outputs":["/out/a.png"]}}"#)
+        );
     }
 }

@@ -34,7 +34,9 @@ pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
     };
     match status(ours.status) {
         // What was just handed out may still look as if it waited.
-        Some(TaskStatus::TaskRunning | TaskStatus::TaskScheduled | TaskStatus::TaskPending) => return Look::Ours,
+        Some(TaskStatus::TaskRunning | TaskStatus::TaskScheduled | TaskStatus::TaskPending) => {
+            return Look::Ours;
+        }
         _ => {}
     }
     let newest = run.attempts.last().filter(|_| run.attempts.len() > number + 1);

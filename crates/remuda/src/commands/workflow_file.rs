@@ -31,7 +31,7 @@ impl FromStr for Assignment {
 /// What was given cannot be used: the same again will fail again.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct BadInput(String);
+pub(crate) struct BadInput(pub(crate) String);
 
 /// What to render.
 #[derive(Debug, clap::Args)]

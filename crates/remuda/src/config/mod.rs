@@ -34,7 +34,8 @@ pub(crate) use error::ConfigError;
 pub(crate) use flags::{ClientFlags, Given, ServeFlags, WorkerFlags};
 pub(crate) use resolve::{Entry, Origin};
 pub(crate) use sections::{
-    Client, Files, LittleHorse, Log, LogFormat, LogOutput, QueueLink, Server, Source, Store, Sync, Tasks, Worker, Workers,
+    Client, Files, LittleHorse, Log, LogFormat, LogOutput, QueueLink, Server, Source, Store, Sync, Tasks,
+    Worker, Workers,
 };
 pub(crate) use setting::{Program, Setting, Stage};
 pub(crate) use settings::Settings;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
-use super::resolve::{Entry, Resolver};
+use super::resolve::{Entry, Origin, Resolver};
 use super::sections::{self, Client, Files, LittleHorse, Log, Server, Store, Sync, Tasks, Worker, Workers};
 use super::setting::Setting;
 use super::sources::Sources;
@@ -74,6 +74,13 @@ impl Settings {
             file: path,
             warnings,
         })
+    }
+}
+
+impl Settings {
+    /// Whether somebody gave a setting its value; otherwise it is the default.
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.setting.name == name && entry.origin != Origin::Default)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `remuda worker`: a sidecar beside a ComfyUI, claiming from a server's queue.
+//! `remuda worker --source queue`: claiming from the queue of a Remuda.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,25 +11,13 @@ use remuda_runner::frames::FrameHub;
 use remuda_runner::source::{GatewaySource, QueueSource, Source, SourceError};
 use remuda_store::Store;
 
-use crate::config::{QueueLink, Settings, WorkerFlags};
+use crate::config::{QueueLink, Settings};
 use crate::instance::{Owner, Simulators, herd_options, open_files, open_store, worker_configs};
 use crate::stop::Stop;
 use crate::ui;
 
-/// What can be set on the command line.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Print the first line as JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    flags: WorkerFlags,
-}
-
 /// Runs until it is told to stop.
-pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let mut stop = Stop::listen()?;
-    let settings = Settings::load(&args.flags.sources())?;
+pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyhow::Result<ExitCode> {
     let link = settings.worker.queue()?.clone();
     settings.log.install("info")?;
     for warning in &settings.warnings {
@@ -53,7 +41,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for worker in workers {
         herd.add(worker);
     }
-    if args.json {
+    if json {
         ui::json(&serde_json::json!({"source": from, "workers": names}))?;
     } else {
         ui::line(format_args!("Working for {from} as {}. Ctrl-C stops it.", names.join(", ")))?;

@@ -1,0 +1,243 @@
+//! `remuda worker --source littlehorse`: serving a task of a LittleHorse server.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use littlehorse::config::parse_properties;
+use littlehorse::{Client, Config};
+use remuda_core::OwnerId;
+use remuda_files::Files;
+use remuda_littlehorse::{LittleHorse, Options, Places};
+use remuda_runner::source::Source;
+use remuda_runner::source::journal::{Employer, JournalOptions, JournalSource};
+use remuda_runner::{Herd, HerdOptions, WorkerConfig};
+use tokio::time::Instant;
+
+use crate::commands::BadInput;
+use crate::config::Settings;
+use crate::instance::{Owner, Simulators, worker_configs};
+use crate::stop::Stop;
+use crate::ui;
+
+/// After the drain everything is called off; so long it may take until ComfyUI has stopped and the server has heard it.
+const LAST_WORDS: Duration = Duration::from_secs(20);
+
+/// How long reports that were not heard yet are tried at the end. They are in the journal in any case.
+const LAST_REPORTS: Duration = Duration::from_secs(3);
+
+/// Runs until it is told to stop.
+pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyhow::Result<ExitCode> {
+    settings.log.install("info")?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let (places, sink) = places(&settings)?;
+    let owner = Owner::take(&settings.server.data)?;
+    let task = Task::read(&settings, owner.id)?;
+    let client = Client::new(task.config.clone()).map_err(as_input)?;
+    let simulators = Simulators::start(settings.workers.sim).await?;
+    let workers = workers(&settings, &simulators)?;
+    let ready = async {
+        wait_for_comfyui(&settings, &workers).await?;
+        let options = Options {
+            task: task.name.clone(),
+            timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
+            ..Options::new(places)
+        };
+        anyhow::Ok(Arc::new(LittleHorse::open(client, options).await.map_err(as_input)?))
+    };
+    let employer = tokio::select! {
+        employer = ready => employer?,
+        () = stop.requested() => return Ok(ExitCode::SUCCESS),
+    };
+    let options = JournalOptions {
+        folder: settings.server.data.join("littlehorse"),
+        owner: owner.id,
+        slots: task.slots,
+        workers: workers.iter().map(|worker| (worker.spec.id.clone(), worker.client.clone())).collect(),
+        sink,
+    };
+    let source = JournalSource::open(Arc::clone(&employer) as Arc<dyn Employer>, options).await?;
+    let source = Arc::new(source);
+    let herd = Herd::start(Arc::clone(&source) as Arc<dyn Source>, herd_options(&settings, owner.id));
+    let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
+    for worker in workers {
+        herd.add(worker);
+    }
+    announce(&task, &names, json)?;
+    stop.requested().await;
+    tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; once more stops at once");
+    let stopped = async {
+        let drain = settings.tasks.drain;
+        let over = herd.stop(drain + LAST_WORDS);
+        let called_off = async {
+            tokio::time::sleep(drain).await;
+            source.call_off("the worker is stopping");
+            std::future::pending::<()>().await;
+        };
+        let ended = async {
+            tokio::select! {
+                () = over => {}
+                () = called_off => {}
+            }
+        };
+        tokio::join!(employer.close(), ended);
+        let unsent = source.close(LAST_REPORTS).await;
+        if unsent > 0 {
+            tracing::warn!(unsent, "some reports were not heard; they are sent after the next start");
+        }
+        simulators.stop().await;
+    };
+    tokio::select! {
+        () = stopped => Ok(ExitCode::SUCCESS),
+        () = stop.requested() => Ok(ExitCode::FAILURE),
+    }
+}
+
+fn announce(task: &Task, workers: &[String], json: bool) -> anyhow::Result<()> {
+    let from = format!("littlehorse {}:{}", task.config.host, task.config.port);
+    if json {
+        ui::json(&serde_json::json!({
+            "source": from, "task": task.name, "slots": task.slots, "worker_id": task.config.worker_id, "workers": workers,
+        }))
+    } else {
+        ui::line(format_args!(
+            "Serving {} of {from} with {}. Ctrl-C stops it.",
+            task.name,
+            workers.join(", ")
+        ))
+    }
+}
+
+/// What is served, where.
+struct Task {
+    config: Config,
+    name: String,
+    slots: usize,
+}
+
+impl Task {
+    /// From flags, variables and the file of settings; below them a properties file; below it the defaults.
+    fn read(settings: &Settings, owner: OwnerId) -> anyhow::Result<Self> {
+        let littlehorse = &settings.littlehorse;
+        let properties = match &littlehorse.config {
+            None => Vec::new(),
+            Some(path) => {
+                let bad = |reason: String| BadInput(format!("{}: {reason}", path.display()));
+                let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+                parse_properties(&text).map_err(bad)?
+            }
+        };
+        let written = |name: &str| {
+            // The last one counts, as in Java.
+            properties.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+        };
+        let (host, port) = &littlehorse.host;
+        let lookup = |name: &str| {
+            let given = || {
+                let found = littlehorse.given.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| value.clone()).or_else(|| written(name))
+            };
+            match (name, port) {
+                ("LHC_API_HOST", _) if littlehorse.host_given => Some(host.clone()),
+                ("LHC_API_PORT", Some(port)) if littlehorse.host_given => Some(port.to_string()),
+                ("LHW_TASK_WORKER_ID", _) => given().or_else(|| Some(format!("remuda-{owner}"))),
+                ("LHW_NUM_WORKER_THREADS", _) => given().or_else(|| Some("1".to_owned())),
+                _ => given(),
+            }
+        };
+        let config = Config::from_lookup(lookup).map_err(as_input)?;
+        let name = lookup("LHW_TASK_NAME").unwrap_or_else(|| remuda_littlehorse::contract::TASK.to_owned());
+        Ok(Self { slots: config.slots, name, config })
+    }
+}
+
+/// The same again will fail again.
+fn as_input(error: littlehorse::Error) -> BadInput {
+    BadInput(error.to_string())
+}
+
+/// Where results are: delivered where `--files` says, or else in ComfyUI's own folder, which must be known then.
+fn places(settings: &Settings) -> anyhow::Result<(Places, Option<Files>)> {
+    let location = &settings.files.url;
+    match &settings.littlehorse.output_dir {
+        _ if settings.is_given("files.url") => {}
+        Some(folder) => return Ok((Places::Folder(folder.clone()), None)),
+        // Simulated ones write into folders that go with them.
+        None if settings.workers.sim > 0 => {}
+        None => {
+            let message = "COMFYUI_OUTPUT_DIR is not set: name the folder into which ComfyUI writes, as those who read the \
+                           results see it; or say with --files (REMUDA_FILES) where results are delivered to";
+            return Err(BadInput(message.to_owned()).into());
+        }
+    }
+    let files = Files::open(location).with_context(|| format!("cannot use the file store {location}"))?;
+    let base = location.to_string();
+    let base = match base.strip_prefix("file:") {
+        None => base,
+        Some(folder) => {
+            let folder = std::path::absolute(folder).with_context(|| format!("{folder} is not a path"))?;
+            folder.display().to_string()
+        }
+    };
+    Ok((Places::Sink(base), Some(files)))
+}
+
+/// The ComfyUIs, asked as the settings of this worker say.
+fn workers(settings: &Settings, simulators: &Simulators) -> anyhow::Result<Vec<WorkerConfig>> {
+    let littlehorse = &settings.littlehorse;
+    let mut workers = worker_configs(settings, simulators, settings.worker.id.as_deref())?;
+    if workers.is_empty() {
+        let message =
+            "no ComfyUI to work with: set COMFYUI_BASE_URL, give one with --comfyui URL, or try --sim 1";
+        return Err(BadInput(message.to_owned()).into());
+    }
+    for worker in &mut workers {
+        worker.client = comfyui::Client::builder(&worker.spec.endpoint)
+            .timeout(littlehorse.http_timeout)
+            .retries(littlehorse.http_retries)
+            .build()?;
+        let session = &mut worker.session;
+        session.survey = littlehorse.poll_interval.max(Duration::from_millis(100));
+        session.survey_blind = session.survey_blind.min(session.survey);
+        session.unreachable_after = littlehorse.history_timeout;
+    }
+    Ok(workers)
+}
+
+fn herd_options(settings: &Settings, owner: OwnerId) -> HerdOptions {
+    let mut options = HerdOptions::new(owner);
+    options.timing.probe = settings.littlehorse.health_interval.max(Duration::from_millis(100));
+    options.timing.unreachable = settings.littlehorse.history_timeout;
+    options
+}
+
+/// A worker that registers gets tasks, and their timeouts run: so a ComfyUI must be there first, one at least.
+async fn wait_for_comfyui(settings: &Settings, workers: &[WorkerConfig]) -> anyhow::Result<()> {
+    let littlehorse = &settings.littlehorse;
+    let since = Instant::now();
+    let mut told = false;
+    loop {
+        let mut reason = String::new();
+        for worker in workers {
+            let left = littlehorse.health_timeout.saturating_sub(since.elapsed()).max(Duration::from_secs(1));
+            match tokio::time::timeout(left, worker.client.system_stats()).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => reason = error.to_string(),
+                Err(_) => reason = "no answer".to_owned(),
+            }
+        }
+        let names: Vec<&str> = workers.iter().map(|worker| worker.spec.endpoint.as_str()).collect();
+        let names = names.join(", ");
+        if since.elapsed() >= littlehorse.health_timeout {
+            let waited = littlehorse.health_timeout.as_secs();
+            anyhow::bail!("no ComfyUI answered at {names} within {waited} s: {reason}");
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::info!(comfyui = names, reason, "ComfyUI does not answer yet; waiting for it");
+        }
+        tokio::time::sleep(littlehorse.health_interval.max(Duration::from_millis(100))).await;
+    }
+}

@@ -21,9 +21,12 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn start(args: &[&str]) -> Self {
-        let none: [(&str, &str); 0] = [];
+        Self::start_with(args, &[]).await
+    }
+
+    pub(crate) async fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut program =
-            Program::start(env!("CARGO_BIN_EXE_remuda"), args, none).expect("the program starts");
+            Program::start(env!("CARGO_BIN_EXE_remuda"), args, env.iter().copied()).expect("the program starts");
         let line = program.wait_line("{\"", PATIENCE).await.expect("the first line");
         Self { program, first: serde_json::from_str(&line).expect("the first line is JSON") }
     }

@@ -29,6 +29,9 @@ const MOST_NOTES: usize = 4096;
 /// So many reports of tasks that could not be begun may wait to be heard.
 const MOST_REFUSALS: usize = 256;
 
+/// Input, output and log of a task together stay below this many bytes: the server's limit is 1,047,000.
+const LARGEST_RECORD: usize = 900_000;
+
 /// How often it is tried to keep a checkpoint.
 const CHECKPOINT_TRIES: u32 = 3;
 
@@ -175,7 +178,9 @@ impl LittleHorse {
     fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
         let (text, stored) =
             self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
-        let text = log.then_some(text.as_str());
+        // The server keeps input, output and log in one record, and drops the record when it is too large.
+        let fits = job.workflow.get().len() + text.len() + size(ending) < LARGEST_RECORD;
+        let text = (log && fits).then_some(text.as_str());
         Report::new(&cookie.task_run(), job.attempt, ending, text).with_checkpoints(cookie.observed + stored)
     }
 
@@ -282,7 +287,7 @@ impl Employer for LittleHorse {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
                     return Ok(job);
                 }
-                Err(ending) => self.refuse(delivery, ending),
+                Err(ending) => self.refuse(delivery, *ending),
             }
         }
     }
@@ -412,6 +417,17 @@ fn last_line(ending: &Ending) -> String {
             }
             _ => format!("failed ({name}): {message}"),
         },
+    }
+}
+
+/// About how many bytes it takes at the server.
+fn size(ending: &Ending) -> usize {
+    match ending {
+        Ending::Success(littlehorse::Value::JsonObj(text)) => text.len(),
+        Ending::Exception { message, content: littlehorse::Value::JsonObj(text), .. } => {
+            message.len() + text.len()
+        }
+        _ => 8 << 10,
     }
 }
 

@@ -16,12 +16,12 @@ const LIMIT: f64 = 9_223_372_036_854_775_808.0;
 const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 
 /// The graph; or how the task ends, because there is none.
-pub(crate) fn workflow(input: &Input) -> Result<Box<RawValue>, Ending> {
+pub(crate) fn workflow(input: &Input) -> Result<Box<RawValue>, Box<Ending>> {
     let bad = |reason: String| {
         // What is masked is not to be seen anywhere, not even a piece of it in an error.
         let reason =
             if input.masked { "it is not a workflow (the value is masked)".to_owned() } else { reason };
-        Ending::BadInput { message: format!("input `{}`: {reason}", input.name) }
+        Box::new(Ending::BadInput { message: format!("input `{}`: {reason}", input.name) })
     };
     let (text, rewritten) = match &input.value {
         Value::JsonObj(text) => (text, true),
@@ -37,7 +37,7 @@ pub(crate) fn workflow(input: &Input) -> Result<Box<RawValue>, Ending> {
     }
     match damaged(&workflow).filter(|_| rewritten) {
         None => Ok(workflow.as_raw().to_owned()),
-        Some(damaged) => Err(damaged.ending()),
+        Some(damaged) => Err(Box::new(damaged.ending())),
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn damaged_seeds_are_named() {
         for seed in ["1.8446744073709552E19", "9.223372036854775808e18", "1.2e19"] {
-            let ended = workflow(&input(Value::JsonObj(graph(seed)))).unwrap_err();
+            let ended = *workflow(&input(Value::JsonObj(graph(seed)))).unwrap_err();
             let Ending::Exception { name, message, content: Value::JsonObj(content) } = ended else {
                 panic!()
             };
@@ -135,7 +135,7 @@ mod tests {
             Value::Str("[1]".into()),
             Value::JsonObj("{}".into()),
         ] {
-            let ended = workflow(&input(value.clone())).unwrap_err();
+            let ended = *workflow(&input(value.clone())).unwrap_err();
             assert!(
                 matches!(&ended, Ending::BadInput { message } if message.starts_with("input `workflow`: ")),
                 "{value:?}: {ended:?}"
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_masked_value_is_not_told() {
         let masked = Input { masked: true, ..input(Value::Str("{\"secret\": hunter2}".into())) };
-        let Ending::BadInput { message } = workflow(&masked).unwrap_err() else { panic!() };
+        let Ending::BadInput { message } = *workflow(&masked).unwrap_err() else { panic!() };
         assert!(!message.contains("hunter2") && message.contains("masked"), "{message}");
     }
 }

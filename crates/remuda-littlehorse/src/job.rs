@@ -55,8 +55,12 @@ impl Cookie {
 }
 
 /// What a delivery asks for; or how it ends, because that makes no sense.
-pub(crate) fn read(delivery: &Delivery, tenant: Option<&str>, timeout_s: Option<u32>) -> Result<Job, Ending> {
-    let bad = |error: littlehorse::Error| Ending::BadInput { message: error.to_string() };
+pub(crate) fn read(
+    delivery: &Delivery,
+    tenant: Option<&str>,
+    timeout_s: Option<u32>,
+) -> Result<Job, Box<Ending>> {
+    let bad = |error: littlehorse::Error| Box::new(Ending::BadInput { message: error.to_string() });
     let task = delivery.task_run().map_err(bad)?;
     let input = delivery.input(0).map_err(bad)?;
     let workflow = input::workflow(&input)?;
@@ -135,10 +139,10 @@ mod tests {
     fn without_an_input_there_is_no_job() {
         let mut delivery = delivery(0, GRAPH);
         delivery.task.variables.clear();
-        assert!(matches!(read(&delivery, None, None), Err(Ending::BadInput { .. })));
+        assert!(matches!(*read(&delivery, None, None).unwrap_err(), Ending::BadInput { .. }));
         // A kind of value that is not known here is not null.
         let value = Some(VariableValue::default());
         delivery.task.variables = vec![VarNameAndVal { var_name: "workflow".into(), value, masked: false }];
-        assert!(matches!(read(&delivery, None, None), Err(Ending::BadInput { .. })));
+        assert!(matches!(*read(&delivery, None, None).unwrap_err(), Ending::BadInput { .. }));
     }
 }

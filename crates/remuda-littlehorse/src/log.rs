@@ -8,7 +8,7 @@ use tokio::time::Instant;
 const MOST_LINES: usize = 150;
 
 /// A line is not longer than this.
-const LONGEST_LINE: usize = 2000;
+const LONGEST_LINE: usize = 500;
 
 /// Between two lines of progress is at least this much time …
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);

@@ -32,12 +32,9 @@ pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
     let Some(ours) = run.attempts.get(number) else {
         return Look::Over(Over::Unwanted("the server does not know this attempt any more".to_owned()));
     };
-    match status(ours.status) {
-        // What was just handed out may still look as if it waited.
-        Some(TaskStatus::TaskRunning | TaskStatus::TaskScheduled | TaskStatus::TaskPending) => {
-            return Look::Ours;
-        }
-        _ => {}
+    // What was just handed out may still look as if it waited.
+    if is_open(ours.status) {
+        return Look::Ours;
     }
     let newest = run.attempts.last().filter(|_| run.attempts.len() > number + 1);
     match newest {

@@ -5,7 +5,7 @@ use littlehorse_double::proto::TaskStatus;
 use serde_json::json;
 
 use crate::stage::{Stage, ended, error, exception, graph, last, log, output, text_run};
-use crate::support::{PATIENCE, get};
+use crate::support::{PATIENCE, get, post};
 
 #[tokio::test]
 async fn a_workflow_returns_its_id_and_the_paths_of_its_files() {
@@ -25,7 +25,13 @@ async fn a_workflow_returns_its_id_and_the_paths_of_its_files() {
     let history = get(&format!("{}/history/{id}", stage.sim.url()), None).await;
     assert_eq!(history[id]["status"]["status_str"], "success", "{history}");
     let log = log(last(&task));
-    assert!(log.contains(&format!("submitted to {} as prompt {id}", worker.first["workers"][0].as_str().unwrap())), "{log}");
+    assert!(
+        log.contains(&format!(
+            "submitted to {} as prompt {id}",
+            worker.first["workers"][0].as_str().unwrap()
+        )),
+        "{log}"
+    );
     assert!(log.ends_with("workflow complete"), "{log}");
     assert_eq!(stage.sim.executions().await, 1);
 }
@@ -46,7 +52,8 @@ async fn every_kind_of_file_is_returned() {
     let run = stage.double.schedule(NewRun::json("order-1", graph.to_string()));
     let result = output(&ended(&run).await);
     let folder = stage.output();
-    let mut paths: Vec<&str> = result["outputs"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
+    let mut paths: Vec<&str> =
+        result["outputs"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
     assert!(paths.iter().all(|path| std::fs::metadata(path).is_ok()), "{paths:?}");
     paths.sort_unstable();
     let names: Vec<&str> = paths.iter().map(|path| path.strip_prefix(&folder).unwrap()).collect();
@@ -119,8 +126,8 @@ async fn without_memory_it_is_tried_again() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
     let fault = json!({"kind": "out_of_memory", "times": 1});
-    let added = reqwest::Client::new().post(format!("{}/sim/faults", stage.sim.url())).json(&fault).send().await.unwrap();
-    assert!(added.status().is_success(), "{}", added.text().await.unwrap());
+    let (code, added) = post(&format!("{}/sim/faults", stage.sim.url()), None, fault.to_string()).await;
+    assert_eq!(code, 200, "{added}");
     let run = stage.double.schedule(NewRun::json("order-1", graph(3, 50).to_string()).attempts(2));
     let task = ended(&run).await;
     assert_eq!(task.attempts.len(), 2, "{task:?}");
@@ -170,7 +177,8 @@ async fn text_arrives_byte_for_byte() {
     let run = stage.double.schedule(text_run("order-1", &text));
     let result = output(&ended(&run).await);
     let id = result["prompt_id"].as_str().unwrap();
-    let entry = reqwest::get(format!("{}/history/{id}", stage.sim.url())).await.unwrap().text().await.unwrap();
+    let entry =
+        reqwest::get(format!("{}/history/{id}", stage.sim.url())).await.unwrap().text().await.unwrap();
     assert!(entry.contains("18446744073709551615"), "{entry}");
 }
 
@@ -213,8 +221,8 @@ async fn a_place_in_the_queue_is_told() {
     let _worker = stage.worker_with(&[], &[("COMFYUI_POLL_INTERVAL_SEC", "0.2")]).await;
     // Somebody else's prompt is before it.
     let foreign = json!({"prompt": graph(6, 3000)});
-    let sent = reqwest::Client::new().post(format!("{}/prompt", stage.sim.url())).json(&foreign).send().await.unwrap();
-    assert!(sent.status().is_success());
+    let (code, sent) = post(&format!("{}/prompt", stage.sim.url()), None, foreign.to_string()).await;
+    assert_eq!(code, 200, "{sent}");
     let run = stage.double.schedule(NewRun::json("order-1", graph(7, 50).to_string()));
     let task = tokio::time::timeout(PATIENCE, run.ended()).await.unwrap();
     let log = log(last(&task));

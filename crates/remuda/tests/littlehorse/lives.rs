@@ -69,7 +69,10 @@ async fn an_attempt_that_was_too_short_is_finished_by_the_next() {
     let task = ended(&run).await;
     let result = output(&task);
     assert!(task.attempts.len() > 1, "{task:?}");
-    assert!(task.attempts.iter().rev().skip(1).all(|attempt| attempt.status() == TaskStatus::TaskTimeout), "{task:?}");
+    assert!(
+        task.attempts.iter().rev().skip(1).all(|attempt| attempt.status() == TaskStatus::TaskTimeout),
+        "{task:?}"
+    );
     assert_eq!(stage.sim.executions().await, 1);
     let history = get(&format!("{}/history", stage.sim.url()), None).await;
     assert!(history[result["prompt_id"].as_str().unwrap()].is_object(), "{history}");

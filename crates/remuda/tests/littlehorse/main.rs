@@ -1,6 +1,10 @@
 //! `remuda worker --source littlehorse` as a process, between a double of a LittleHorse server and simulated ComfyUIs.
 #![cfg(unix)]
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "clippy does not see that the helpers are part of tests")]
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "clippy does not see that the helpers are part of tests"
+)]
 
 mod ends;
 mod lives;

@@ -87,7 +87,10 @@ pub(crate) fn graph(seed: u64, millis: u64) -> Value {
 /// A task whose workflow is text.
 pub(crate) fn text_run(id: &str, workflow: &str) -> NewRun {
     let value = VariableValue { value: Some(Kind::Str(workflow.to_owned())) };
-    NewRun::new(id, vec![VarNameAndVal { var_name: "workflow".to_owned(), value: Some(value), masked: false }])
+    NewRun::new(
+        id,
+        vec![VarNameAndVal { var_name: "workflow".to_owned(), value: Some(value), masked: false }],
+    )
 }
 
 /// Waits for the end of a task.
@@ -104,7 +107,9 @@ pub(crate) fn last(run: &TaskRun) -> &TaskAttempt {
 pub(crate) fn output(run: &TaskRun) -> Value {
     assert_eq!(run.status(), TaskStatus::TaskSuccess, "{run:?}");
     match &last(run).result {
-        Some(Ended::Output(VariableValue { value: Some(Kind::JsonObj(text)) })) => serde_json::from_str(text).unwrap(),
+        Some(Ended::Output(VariableValue { value: Some(Kind::JsonObj(text)) })) => {
+            serde_json::from_str(text).unwrap()
+        }
         other => panic!("{other:?}"),
     }
 }

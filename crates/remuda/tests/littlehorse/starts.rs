@@ -2,8 +2,8 @@
 
 use std::process::{Command, Output};
 
-use littlehorse_double::proto::variable_value::Value as Kind;
 use littlehorse_double::proto::VariableValue;
+use littlehorse_double::proto::variable_value::Value as Kind;
 use littlehorse_double::{Method, NewRun, Options, json_task};
 use remuda_testbed::process::Program;
 
@@ -26,8 +26,11 @@ async fn lh_host_names_the_server() {
     let stage = Stage::new().await;
     let host = format!("127.0.0.1:{}", stage.double.port(0));
     let output_dir = stage.output();
-    let env =
-        [("LH_HOST", host.as_str()), ("COMFYUI_BASE_URL", stage.sim.url()), ("COMFYUI_OUTPUT_DIR", output_dir.as_str())];
+    let env = [
+        ("LH_HOST", host.as_str()),
+        ("COMFYUI_BASE_URL", stage.sim.url()),
+        ("COMFYUI_OUTPUT_DIR", output_dir.as_str()),
+    ];
     let worker = start(stage.dir.path(), &[], &env).await;
     assert_eq!(worker.first["source"], format!("littlehorse {host}"));
     let run = stage.double.schedule(NewRun::json("order-1", graph(1, 50).to_string()));
@@ -42,7 +45,10 @@ async fn a_properties_file_is_read_below_the_variables() {
                 LHW_TASK_WORKER_VERSION=7\nLHC_API_PORT=1\n";
     std::fs::write(&file, text).unwrap();
     let worker = stage.worker_with(&["--littlehorse-config", file.to_str().unwrap()], &[]).await;
-    assert_eq!((&worker.first["task"], &worker.first["worker_id"]), (&"render".into(), &"from-the-file".into()));
+    assert_eq!(
+        (&worker.first["task"], &worker.first["worker_id"]),
+        (&"render".into(), &"from-the-file".into())
+    );
     let new = NewRun::json("order-1", graph(2, 50).to_string()).tenant("acme").task("render");
     let run = stage.double.schedule(new);
     let task = ended(&run).await;
@@ -56,11 +62,14 @@ async fn the_task_is_registered_byte_for_byte_as_it_always_was() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
     let put = stage.double.journal().events().into_iter().find_map(|event| match event.what {
-        littlehorse_double::What::Call { message, .. } if event.method == Method::PutTaskDef => Some(message.encode()),
+        littlehorse_double::What::Call { message, .. } if event.method == Method::PutTaskDef => {
+            Some(message.encode())
+        }
         _ => None,
     });
     // From a recording of the worker that came before.
-    let recorded = "0a18657865637574652d636f6d667975692d776f726b666c6f77120e1208776f726b666c6f772a0208001a040a020800";
+    let recorded =
+        "0a18657865637574652d636f6d667975692d776f726b666c6f77120e1208776f726b666c6f772a0208001a040a020800";
     let hex: String = put.expect("a TaskDef").iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, recorded);
 }
@@ -79,7 +88,8 @@ async fn a_definition_with_a_text_is_served_and_another_one_is_not() {
     stage.double.put_task_def("default", text_task(1)).unwrap();
     let _worker = stage.worker().await;
     let value = VariableValue { value: Some(Kind::Str(graph(3, 50).to_string())) };
-    let input = littlehorse_double::proto::VarNameAndVal { var_name: "x".into(), value: Some(value), masked: false };
+    let input =
+        littlehorse_double::proto::VarNameAndVal { var_name: "x".into(), value: Some(value), masked: false };
     let run = stage.double.schedule(NewRun::new("order-1", vec![input]));
     output(&ended(&run).await);
 
@@ -92,9 +102,11 @@ async fn a_definition_with_a_text_is_served_and_another_one_is_not() {
         ("COMFYUI_BASE_URL", other.sim.url()),
         ("COMFYUI_OUTPUT_DIR", "/out"),
     ];
-    let env: Vec<(String, String)> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let env: Vec<(String, String)> =
+        env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let failed = tokio::task::spawn_blocking(move || {
-        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let env: Vec<(&str, &str)> =
+            env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         fails(&[], &env)
     });
     let failed = failed.await.unwrap();
@@ -120,7 +132,7 @@ fn settings_that_make_no_sense_are_told() {
         ("LHW_NUM_WORKER_THREADS", "0", "LHW_NUM_WORKER_THREADS=0"),
         ("LHC_OAUTH_CLIENT_ID", "me", "LHC_OAUTH_CLIENT_SECRET"),
         ("LHC_CLIENT_CERT", "a.pem", "LHC_CLIENT_KEY"),
-        ("LH_HOST", "http://lh:2023", "LH_HOST=http://lh:2023"),
+        ("LH_HOST", "http://lh:2023", "LH_HOST: `http://lh:2023` is not a server"),
     ] {
         let env: Vec<(&str, &str)> = env.into_iter().chain([(name, value)]).collect();
         let failed = fails(&[], &env);

@@ -25,8 +25,8 @@ impl Running {
     }
 
     pub(crate) async fn start_with(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut program =
-            Program::start(env!("CARGO_BIN_EXE_remuda"), args, env.iter().copied()).expect("the program starts");
+        let mut program = Program::start(env!("CARGO_BIN_EXE_remuda"), args, env.iter().copied())
+            .expect("the program starts");
         let line = program.wait_line("{\"", PATIENCE).await.expect("the first line");
         Self { program, first: serde_json::from_str(&line).expect("the first line is JSON") }
     }

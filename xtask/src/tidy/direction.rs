@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("comfyui", &[]),
     ("comfyui-sim", &[]),
     ("littlehorse", &[]),
+    ("littlehorse-double", &[]),
     ("remuda-core", &[]),
     ("remuda-store", &["remuda-core"]),
     ("remuda-files", &[]),
@@ -19,6 +20,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("remuda-chaos", &["remuda-testbed"]),
     ("remuda-bench", &["remuda-core", "remuda-store", "remuda-testbed", "comfyui"]),
     ("remuda-runner", &["remuda-core", "remuda-store", "remuda-files", "comfyui", "littlehorse"]),
+    ("remuda-littlehorse", &["remuda-core", "remuda-runner", "comfyui", "littlehorse"]),
     ("remuda-fleet", &["remuda-core", "remuda-store", "remuda-runner"]),
     ("remuda-server", &["remuda-core", "remuda-store", "remuda-files", "remuda-runner"]),
     (
@@ -28,6 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "remuda-store",
             "remuda-files",
             "remuda-runner",
+            "remuda-littlehorse",
             "remuda-fleet",
             "remuda-server",
             "comfyui",

@@ -1,4 +1,6 @@
-//! A task-worker SDK for LittleHorse.
+//! Task workers for LittleHorse.
+//!
+#![doc = include_str!("../README.md")]
 
 pub mod client;
 pub mod config;

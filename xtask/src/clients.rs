@@ -1,4 +1,5 @@
-//! ComfyUI clients that others wrote, which the tests run against Remuda, and ComfyUI's own web page.
+//! ComfyUI clients that others wrote, which the tests run against Remuda, ComfyUI's own web page, and the official
+//! LittleHorse SDK, which shows that our double of a LittleHorse server is an honest one.
 //!
 //! They come from PyPI and npm in exactly the versions that the lists beside the tests name, below the target
 //! folder, each Python client in an environment of its own because their dependencies contradict each other.
@@ -15,6 +16,8 @@ use std::process::Command;
 const LISTS: &str = "crates/remuda/tests/clients";
 /// Folders with a `requirements.txt`.
 const PYTHON: [&str; 4] = ["comfy-api-simplified", "comfykit", "comfy-cli", "frontend"];
+/// The LittleHorse SDK, and the folder with its `requirements.txt`.
+const LITTLEHORSE: (&str, &str) = ("littlehorse", "crates/littlehorse-double/tests/python");
 /// The folder with `package.json` and its lock.
 const JAVASCRIPT: &str = "javascript";
 /// Holds the list that was installed; the tests compare it, too.
@@ -24,16 +27,22 @@ const INSTALLED: &str = "installed.txt";
 pub(crate) fn provide() -> Result<()> {
     let lists = run::root().join(LISTS);
     let home = target_folder()?.join("clients");
-    for name in PYTHON {
-        let list = lists.join(name).join("requirements.txt");
+    for (name, folder) in python() {
+        let list = run::root().join(folder).join("requirements.txt");
         install(&home.join(name), &list, |folder| environment(folder, &list))
             .with_context(|| format!("cannot have {name} from PyPI, which the tests call"))?;
     }
     let list = lists.join(JAVASCRIPT).join("package-lock.json");
     install(&home.join(JAVASCRIPT), &list, |folder| packages(folder, &lists.join(JAVASCRIPT)))
         .context("cannot have the JavaScript clients from npm, which the tests call")?;
-    println!("present: {}, {JAVASCRIPT} clients", PYTHON.join(", "));
+    println!("present: {}, {}, {JAVASCRIPT} clients", PYTHON.join(", "), LITTLEHORSE.0);
     Ok(())
+}
+
+/// Every Python client and the folder with its list.
+fn python() -> impl Iterator<Item = (&'static str, PathBuf)> {
+    let clients = PYTHON.into_iter().map(|name| (name, Path::new(LISTS).join(name)));
+    clients.chain([(LITTLEHORSE.0, PathBuf::from(LITTLEHORSE.1))])
 }
 
 /// Installs into an empty folder, unless the list is the one installed before.
@@ -81,9 +90,8 @@ mod tests {
 
     #[test]
     fn every_list_names_exact_versions_and_no_address() {
-        for name in PYTHON {
-            let list =
-                fs::read_to_string(run::root().join(LISTS).join(name).join("requirements.txt")).unwrap();
+        for (name, folder) in python() {
+            let list = fs::read_to_string(run::root().join(folder).join("requirements.txt")).unwrap();
             for line in list.lines() {
                 let (package, version) = line.split_once("==").unwrap_or_else(|| panic!("{name}: {line}"));
                 assert!(!package.is_empty() && version.starts_with(|c: char| c.is_ascii_digit()), "{line}");

@@ -1,9 +1,9 @@
 //! What the tests need beside the Rust toolchain, and how it gets here.
 //!
 //! Tests decode what the simulator writes with ffmpeg, use a private PostgreSQL, straight and through PgBouncer,
-//! and run ComfyUI clients of others in Python, Node and Chromium. On a fresh Debian machine with root rights, as
-//! in CI, these are installed; everywhere else one line says what is missing, because installing software is then
-//! the owner's decision.
+//! and run clients of others in Python, Node and Chromium. On a fresh Debian machine with root rights, as in CI,
+//! these are installed; everywhere else one line says what is missing, because installing software is then the
+//! owner's decision.
 
 use crate::{clients, run};
 use anyhow::{Result, bail};

@@ -1,4 +1,5 @@
 //! The double by itself, with the calls that a worker makes.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests may fail")]
 
 use std::time::Duration;
 
@@ -32,13 +33,12 @@ fn ask() -> client::PollTaskRequest {
     }
 }
 
+/// What breaks streams.
+type Break = fn(&Double);
+type Answers = tokio::task::JoinHandle<Result<Streaming<client::PollTaskResponse>, tonic::Status>>;
+
 /// Opens a stream with one request in it; the answers come when the first task comes.
-async fn poll(
-    client: &LittleHorseClient<Channel>,
-) -> (
-    mpsc::Sender<client::PollTaskRequest>,
-    tokio::task::JoinHandle<Result<Streaming<client::PollTaskResponse>, tonic::Status>>,
-) {
+async fn poll(client: &LittleHorseClient<Channel>) -> (mpsc::Sender<client::PollTaskRequest>, Answers) {
     let (sender, requests) = mpsc::channel(16);
     sender.send(ask()).await.expect("room");
     let mut client = client.clone();
@@ -163,7 +163,7 @@ async fn streams_break_in_every_way() {
     let double = Double::start(Options::default()).await.unwrap();
     let client = connect(&double).await;
     // What a client sees of it; tonic has several codes for the same.
-    let ways: [(fn(&Double), &str); 3] = [
+    let ways: [(Break, &str); 3] = [
         (|double| double.reset_streams(0), "CANCEL, Remote"),
         (|double| double.end_streams(0, Code::Unavailable, "going"), "going"),
         (|double| double.cut(0), "BrokenPipe"),

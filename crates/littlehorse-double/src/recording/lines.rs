@@ -46,7 +46,7 @@ pub struct Line {
     pub kind: String,
     /// What was sent with a call.
     pub metadata: BTreeMap<String, String>,
-    /// How long the client means to wait, in whole seconds.
+    /// How long the client means to wait, to the nearest ten seconds: some of it passes on the way.
     pub deadline: Option<u64>,
     /// The message, or a refusal.
     pub message: Value,
@@ -115,10 +115,9 @@ impl Transcript {
                 }
             };
             let (metadata, deadline) = match &event.what {
-                What::Call { metadata, deadline, .. } | What::Open { metadata, deadline } => (
-                    settle_metadata(metadata),
-                    deadline.map(|deadline| deadline.as_secs_f64().round() as u64),
-                ),
+                What::Call { metadata, deadline, .. } | What::Open { metadata, deadline } => {
+                    (settle_metadata(metadata), deadline.map(|deadline| tens(deadline.as_secs_f64())))
+                }
                 _ => Default::default(),
             };
             let line = Line { from_client, host, kind, metadata, deadline, message };
@@ -157,7 +156,7 @@ impl Transcript {
                 host,
                 kind,
                 metadata: settle_metadata(&event.metadata),
-                deadline: event.deadline_s.map(|seconds| seconds.round() as u64),
+                deadline: event.deadline_s.map(tens),
                 message,
             };
             said.push(Said { at: Duration::from_secs_f64(event.t), lane, line });
@@ -223,6 +222,10 @@ impl Streams {
             *count
         })
     }
+}
+
+fn tens(seconds: f64) -> u64 {
+    (seconds / 10.0).round() as u64 * 10
 }
 
 /// Of a host of LittleHorse: `server-1` or `server-1-restarted`.

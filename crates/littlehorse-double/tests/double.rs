@@ -6,7 +6,9 @@ use std::time::Duration;
 use littlehorse::proto::little_horse_client::LittleHorseClient;
 use littlehorse::proto::{self as client, report_task_run, variable_value::Value};
 use littlehorse_double::proto::TaskStatus;
-use littlehorse_double::{Double, Event, Fault, Message, Method, NewRun, Options, What, quota};
+use littlehorse_double::{
+    Backoff, Double, Event, Fault, Message, Method, NewRun, OAuth, Options, What, quota,
+};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -251,4 +253,200 @@ async fn strangers_are_refused() {
     let sent = |event: &Event| event.metadata().and_then(|metadata| metadata.get("tenantid").cloned());
     assert_eq!(events.iter().filter_map(sent).collect::<Vec<_>>(), ["nobody", "studio"]);
     assert!(matches!(&events[0].what, What::Call { message: Message::TaskDefId(_), deadline: None, .. }));
+}
+
+#[tokio::test]
+async fn a_report_that_makes_no_sense_is_answered_and_leaves_the_attempt_running() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let mut client = connect(&double).await;
+    let (_requests, answers) = poll(&client).await;
+    let run = double.schedule(NewRun::json("wfrun-1", "{}"));
+    let mut answers = timeout(SOON, answers).await.unwrap().unwrap().unwrap();
+    let task = next(&mut answers).await;
+    let nothing = client::ReportTaskRun { result: None, ..success(&task, "{}") };
+    let status = client::TaskStatus::TaskException as i32;
+    let exception = client::ReportTaskRun { status, ..success(&task, "{}") };
+    let attempt = client::ReportTaskRun { attempt_number: 7, ..success(&task, "{}") };
+    for senseless in [nothing, exception, attempt, client::ReportTaskRun::default()] {
+        client.report_task(senseless).await.unwrap();
+    }
+    assert_eq!(run.task_run().unwrap().status(), TaskStatus::TaskRunning);
+    assert!(run.reports().iter().all(|seen| !seen.heard));
+    client.report_task(success(&task, "{}")).await.unwrap();
+    assert_eq!(run.ended().await.status(), TaskStatus::TaskSuccess);
+}
+
+#[tokio::test]
+async fn a_report_may_be_answered_before_it_is_read() {
+    let options = Options { applied_after: Duration::from_secs(60), ..Options::default() };
+    let double = Double::start(options).await.unwrap();
+    let mut client = connect(&double).await;
+    let (_requests, answers) = poll(&client).await;
+    let run = double.schedule(NewRun::json("wfrun-1", "{}").timeout(Duration::from_secs(600)));
+    let mut answers = timeout(SOON, answers).await.unwrap().unwrap().unwrap();
+    let task = next(&mut answers).await;
+    client.report_task(success(&task, "{}")).await.unwrap();
+    let id = task.task_run_id.clone().unwrap();
+    let known = client.get_task_run(id).await.unwrap().into_inner();
+    assert_eq!(known.status(), client::TaskStatus::TaskRunning);
+    double.advance(Duration::from_secs(61));
+    assert_eq!(timeout(SOON, run.ended()).await.unwrap().status(), TaskStatus::TaskSuccess);
+}
+
+#[tokio::test]
+async fn checkpoints_are_kept_until_the_attempt_is_over() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let mut client = connect(&double).await;
+    let (requests, answers) = poll(&client).await;
+    let run = double.schedule(NewRun::json("wfrun-1", "{}").attempts(2));
+    let mut answers = timeout(SOON, answers).await.unwrap().unwrap().unwrap();
+    let first = next(&mut answers).await;
+    let id = first.task_run_id.clone();
+    let put = |task_attempt| client::PutCheckpointRequest {
+        task_run_id: id.clone(),
+        task_attempt,
+        value: Some(client::VariableValue { value: Some(Value::Str("kept".to_owned())) }),
+        logs: None,
+    };
+    let stops = client::put_checkpoint_response::FlowControlContinue::StopTask;
+    let kept = client.put_checkpoint(put(0)).await.unwrap().into_inner();
+    assert_ne!(kept.flow_control_continue_type(), stops);
+    let future = client.put_checkpoint(put(1)).await.unwrap().into_inner();
+    assert_eq!(future.flow_control_continue_type(), stops);
+    run.time_out();
+    let late = client.put_checkpoint(put(0)).await.unwrap().into_inner();
+    assert_eq!((late.flow_control_continue_type(), late.created_checkpoint), (stops, None));
+    requests.send(ask()).await.unwrap();
+    assert_eq!(next(&mut answers).await.total_observed_checkpoints, 1);
+    let number = |checkpoint_number| client::CheckpointId { task_run: id.clone(), checkpoint_number };
+    assert!(client.get_checkpoint(number(0)).await.unwrap().into_inner().value.is_some());
+    assert_eq!(client.get_checkpoint(number(1)).await.unwrap_err().code(), Code::NotFound);
+    run.delete();
+    assert_eq!(client.put_checkpoint(put(1)).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.get_task_run(id.clone().unwrap()).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_pause_between_attempts_is_kept_and_others_may_take_one() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let mut client = connect(&double).await;
+    let (requests, answers) = poll(&client).await;
+    let minute = Duration::from_secs(60);
+    let backoff = Backoff { base: minute, most: 3 * minute, factor: 2.0 };
+    let long = Duration::from_secs(36_000);
+    let new = NewRun { backoff: Some(backoff), ..NewRun::json("wfrun-1", "{}").attempts(4).timeout(long) };
+    let run = double.schedule(new);
+    let mut answers = timeout(SOON, answers).await.unwrap().unwrap().unwrap();
+    for pause in [minute, 2 * minute] {
+        let task = next(&mut answers).await;
+        let status = client::TaskStatus::TaskFailed as i32;
+        let failed = client::ReportTaskRun { status, result: None, ..success(&task, "{}") };
+        client.report_task(failed).await.unwrap();
+        assert_eq!(run.task_run().unwrap().status(), TaskStatus::TaskPending);
+        requests.send(ask()).await.unwrap();
+        double.until_parked(0, 1).await;
+        double.advance(pause - Duration::from_secs(10));
+        assert_eq!(double.parked(0), 1, "it waits");
+        double.advance(Duration::from_secs(11));
+    }
+    let third = next(&mut answers).await;
+    assert_eq!(third.attempt_number, 2);
+    run.taken_by("somebody");
+    let taken = run.running(3).await;
+    assert_eq!(taken.attempts[3].task_worker_id, "somebody");
+    client.report_task(success(&third, "{}")).await.unwrap();
+    assert_eq!(run.task_run().unwrap().status(), TaskStatus::TaskRunning);
+}
+
+#[tokio::test]
+async fn the_same_attempt_can_come_twice() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let client = connect(&double).await;
+    let (requests, answers) = poll(&client).await;
+    let run = double.schedule(NewRun::json("wfrun-1", "{}"));
+    let mut answers = timeout(SOON, answers).await.unwrap().unwrap().unwrap();
+    let first = next(&mut answers).await;
+    assert!(!run.deliver_again(), "nobody asks");
+    requests.send(ask()).await.unwrap();
+    double.until_parked(0, 1).await;
+    assert!(run.deliver_again());
+    assert_eq!(next(&mut answers).await, first);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_answers_little() {
+    let double = Double::start(Options::default()).await.unwrap();
+    let mut client = connect(&double).await;
+    double.set_ready(0, false);
+    let name = || client::TaskDefId { name: TASK.to_owned() };
+    assert_eq!(client.get_task_def(name()).await.unwrap_err().code(), Code::Unavailable);
+    client.get_server_version(()).await.unwrap();
+    client.report_task(client::ReportTaskRun::default()).await.unwrap();
+    double.set_ready(0, true);
+    assert_eq!(client.get_task_def(name()).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn hosts_are_dealt_out_and_each_has_its_own_tasks() {
+    let double = Double::start(Options::default().hosts(2)).await.unwrap();
+    let mut first = connect_to(&double, 0).await;
+    let register = |worker: &str| client::RegisterTaskWorkerRequest {
+        task_worker_id: worker.to_owned(),
+        task_def_id: Some(client::TaskDefId { name: TASK.to_owned() }),
+    };
+    let ports = |answer: client::RegisterTaskWorkerResponse| {
+        answer.your_hosts.iter().map(|host| u16::try_from(host.port).unwrap()).collect::<Vec<_>>()
+    };
+    let alone = first.register_task_worker(register("a")).await.unwrap().into_inner();
+    assert_eq!(alone.is_cluster_healthy, None);
+    assert_eq!(ports(alone), [double.port(0), double.port(1)]);
+    let second = first.register_task_worker(register("b")).await.unwrap().into_inner();
+    assert_eq!(ports(second), [double.port(1)]);
+    double.advance(Duration::from_secs(91));
+    let forgotten = first.register_task_worker(register("b")).await.unwrap().into_inner();
+    assert_eq!(ports(forgotten), [double.port(0), double.port(1)]);
+    double.set_healthy(Some(false));
+    double.assign("b", Some(Vec::new()));
+    let ill = first.register_task_worker(register("b")).await.unwrap().into_inner();
+    assert_eq!((ill.your_hosts.len(), ill.is_cluster_healthy), (0, Some(false)));
+    let (_requests, answers) = poll(&first).await;
+    double.until_parked(0, 1).await;
+    double.schedule(NewRun::json("elsewhere", "{}").at(1));
+    double.schedule(NewRun::json("here", "{}").at(0));
+    let mut answers = timeout(SOON, answers).await.unwrap().unwrap().unwrap();
+    assert_eq!(next(&mut answers).await.task_run_id.unwrap().wf_run_id.unwrap().id, "here");
+}
+
+#[tokio::test]
+async fn only_good_tokens_come_in() {
+    let oauth = OAuth {
+        client_id: "me".to_owned(),
+        client_secret: "secret".to_owned(),
+        lifetime: Duration::from_secs(60),
+    };
+    let double = Double::start(Options { oauth: Some(oauth), ..Options::default() }).await.unwrap();
+    let tokens = double.tokens().unwrap();
+    let http = reqwest::Client::new();
+    let form = |secret| {
+        let asked = http.post(tokens.url()).basic_auth("me", Some(secret));
+        asked.body("grant_type=client_credentials").send()
+    };
+    assert_eq!(form("wrong").await.unwrap().status(), 401);
+    tokens.fail(1);
+    assert_eq!(form("secret").await.unwrap().status(), 500);
+    let given = form("secret").await.unwrap().text().await.unwrap();
+    assert_eq!(given, r#"{"access_token":"token-1","token_type":"Bearer","expires_in":60}"#);
+    let mut client = connect(&double).await;
+    let mut code = async |authorization: &str| {
+        let mut request = tonic::Request::new(());
+        request.metadata_mut().insert("authorization", authorization.parse().unwrap());
+        client.get_server_version(request).await.map_or_else(|status| status.code(), |_| Code::Ok)
+    };
+    assert_eq!(code("token-1").await, Code::Ok);
+    assert_eq!(code("Bearer token-1").await, Code::Ok);
+    assert_eq!(code("bearer token-1").await, Code::Unauthenticated);
+    assert_eq!(code("Bearer token-2").await, Code::Unauthenticated);
+    tokens.revoke();
+    assert_eq!(code("Bearer token-1").await, Code::Unauthenticated);
+    assert_eq!(tokens.requests().len(), 3);
 }

@@ -250,8 +250,8 @@ fn kind_of(event: &Recorded) -> Option<String> {
 
 /// Where a call belongs: to its task, if it names one.
 fn lane_of(message: &Value) -> Lane {
-    let run = message.get("task_run_id").or_else(|| message.get("task_run"));
-    match run {
+    let itself = message.get("task_guid").is_some().then_some(message);
+    match message.get("task_run_id").or_else(|| message.get("task_run")).or(itself) {
         Some(run) => {
             let guid = run.get("task_guid").and_then(Value::as_str).unwrap_or_default();
             Lane::Task(format!("{}/{guid}", path(run.get("wf_run_id").unwrap_or(&Value::Null))))

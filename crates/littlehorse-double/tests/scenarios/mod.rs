@@ -32,6 +32,8 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) recording: Recording,
     pub(crate) double: Double,
+    /// The worker asks for the next task before it has ended one.
+    claims_ahead: bool,
 }
 
 /// All recordings.
@@ -53,7 +55,7 @@ pub(crate) fn read(name: &str) -> Recording {
 }
 
 impl Scenario {
-    pub(crate) async fn new(name: &'static str) -> Self {
+    pub(crate) async fn new(name: &'static str, claims_ahead: bool) -> Self {
         let tls = |clients| Some(Tls { certificate: pem("server.pem"), key: pem("server.key.pem"), clients });
         let oauth = || OAuth {
             client_id: "comfy-worker".to_owned(),
@@ -69,7 +71,7 @@ impl Scenario {
             _ => Options::default(),
         };
         let double = Double::start(options).await.expect("a double");
-        Self { name, recording: read(name), double }
+        Self { name, recording: read(name), double, claims_ahead }
     }
 
     /// The settings that the worker had.
@@ -212,7 +214,9 @@ impl Scenario {
             "server-restart-busy" => {
                 let first = double.schedule(next());
                 first.running(0).await;
-                double.until_parked(0, 1).await;
+                if self.claims_ahead {
+                    double.until_parked(0, 1).await;
+                }
                 double.down(0).await.expect("down");
                 // Until after the end of the task, which takes 6 s.
                 tokio::time::sleep(Duration::from_secs(7)).await;
@@ -272,10 +276,10 @@ impl Scenario {
     }
 
     /// Waits until everything that was recorded was said, and a moment longer; then what was said.
-    pub(crate) async fn said(&self) -> Vec<Event> {
-        let wanted = Transcript::of_recording(&self.recording);
+    async fn said(&self, settle: impl Fn(Transcript) -> Transcript) -> Vec<Event> {
+        let wanted = settle(Transcript::of_recording(&self.recording));
         let enough = |events: &[Event]| {
-            let seen = Transcript::of_journal(events);
+            let seen = settle(Transcript::of_journal(events));
             (seen.said_by_client() >= wanted.said_by_client()).then_some(())
         };
         // What is missing is shown as a difference.
@@ -286,7 +290,7 @@ impl Scenario {
 
     /// Where what was said is not what was recorded.
     pub(crate) async fn differences(&self, settle: impl Fn(Transcript) -> Transcript) -> Vec<Difference> {
-        let seen = Transcript::of_journal(&self.said().await);
+        let seen = Transcript::of_journal(&self.said(&settle).await);
         compare(&settle(Transcript::of_recording(&self.recording)), &settle(seen))
     }
 }

@@ -41,7 +41,8 @@ pub(super) async fn run(office: Arc<Office>) {
             surplus = None;
             asks.truncate(wanted);
         }
-        let wake = [surplus, rest].into_iter().flatten().min();
+        let stranded = office.strand();
+        let wake = [surplus, rest, stranded].into_iter().flatten().min();
         tokio::select! {
             biased;
             () = office.stop.cancelled() => return,

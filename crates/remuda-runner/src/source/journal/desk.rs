@@ -10,6 +10,8 @@
 
 mod claims;
 mod ends;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -35,6 +37,12 @@ const REPORTED: usize = 64;
 
 /// Renders that were let go of are remembered, so that nobody stops them as nobody's.
 const LET_GO: usize = 256;
+
+/// … for so long.
+const LET_GO_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// A job that no worker takes for so long goes back: it may be tried elsewhere.
+const STRANDED: Duration = Duration::from_secs(60);
 
 /// Leases do not run out while the journal is locked; this is for readers only.
 const LEASE: Duration = Duration::from_secs(3600);
@@ -86,6 +94,8 @@ struct Entry {
     attempt: AttemptNo,
     /// First come, first served.
     order: u64,
+    /// Since when it waits, while it does.
+    since: Instant,
     state: State,
     /// Its delivery is over, and the next will come: it does not count against the slots.
     superseded: bool,
@@ -104,6 +114,12 @@ impl Entry {
             State::Bound(bound) => Some(bound),
             _ => None,
         }
+    }
+
+    /// It is for the next worker.
+    fn wait(&mut self, now: Instant) {
+        self.state = State::Waiting;
+        self.since = now;
     }
 
     /// A later delivery takes the place of this one. The prompt stays what it is.
@@ -232,15 +248,23 @@ impl Desk {
         Fence(self.fence)
     }
 
-    fn insert(&mut self, task: TaskId, job: Arc<Job>, attempt: AttemptNo, state: State) {
+    fn insert(&mut self, task: TaskId, job: Arc<Job>, attempt: AttemptNo, state: State, since: Instant) {
         let order = self.number();
-        let entry =
-            Entry { job, attempt, order, state, superseded: false, cancel: None, avoid: BTreeSet::new() };
+        let entry = Entry {
+            job,
+            attempt,
+            order,
+            since,
+            state,
+            superseded: false,
+            cancel: None,
+            avoid: BTreeSet::new(),
+        };
         self.jobs.insert(task, entry);
     }
 
     /// Takes up what the journal has from before. `true`: it is to be looked for.
-    pub(super) fn restore(&mut self, record: Record) -> bool {
+    pub(super) fn restore(&mut self, record: Record, now: Instant) -> bool {
         let Record { task, worker, attempt, phase, rendering_since, job, ending, .. } = record;
         let known = worker.filter(|worker| self.workers.contains(worker));
         let state = match (ending, known) {
@@ -257,7 +281,7 @@ impl Desk {
             (None, None) => State::Looking,
         };
         let look = matches!(state, State::Looking);
-        self.insert(task, job, attempt, state);
+        self.insert(task, job, attempt, state, now);
         look
     }
 
@@ -287,7 +311,7 @@ impl Desk {
             let job = Job { sent_as: Some(good.prompt), ..job };
             let state = State::Ended { ending: Arc::clone(&good.ending), lease: None, said: false };
             let attempt = good.attempt;
-            self.insert(task, Arc::new(job), attempt, state);
+            self.insert(task, Arc::new(job), attempt, state, now);
             return Received::Answer;
         }
         let (state, received) = if self.closing {
@@ -299,18 +323,18 @@ impl Desk {
             (State::Waiting, Received::New)
         };
         let sent_as = Some(job.prompt_id);
-        self.insert(task, Arc::new(Job { sent_as, ..job }), 1, state);
+        self.insert(task, Arc::new(Job { sent_as, ..job }), 1, state, now);
         received
     }
 
     /// A job was looked for. `false`: it is not wanted any more.
-    pub(super) fn located(&mut self, task: TaskId, found: Found) -> bool {
+    pub(super) fn located(&mut self, task: TaskId, found: Found, now: Instant) -> bool {
         let fence = self.next_fence();
         let Some(entry) = self.jobs.get_mut(&task) else { return false };
         if !matches!(entry.state, State::Looking) {
             return false;
         }
-        entry.state = State::Waiting;
+        entry.wait(now);
         match found {
             Found::At { worker, phase, attempt } => {
                 entry.attempt = attempt.unwrap_or(entry.attempt);

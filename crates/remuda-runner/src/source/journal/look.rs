@@ -42,7 +42,7 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId) {
         found = search(&office, task, job.prompt()) => found,
     };
     tracing::info!(key = job.key, attempt = job.attempt, prompt_id = %job.prompt(), ?found, "looked for a job that may have been begun before");
-    if office.desk().located(task, found) {
+    if office.desk().located(task, found, Instant::now()) {
         office.note(task);
         bump(&office.moves);
     }

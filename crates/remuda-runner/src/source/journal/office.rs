@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use comfyui::Client;
 use remuda_core::{TaskId, WorkerId};
 use remuda_files::Files;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,6 +16,9 @@ use super::desk::{Desk, Received};
 use super::folder::Folder;
 use super::record::task_of;
 use super::{Employer, Job, look, oversee, reports};
+
+/// So many reports are repeated at once.
+const REPEATS: usize = 8;
 
 /// What the parts of a journal source share.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub(super) struct Office {
     pub(super) news: watch::Sender<u64>,
     /// Reports should be tried now.
     pub(super) urge: watch::Sender<u64>,
+    /// Reports that are not heard at once do not all come at once when the employer is back.
+    pub(super) repeats: Semaphore,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
     /// Who watches over which job.
@@ -61,6 +66,7 @@ impl Office {
             moves: watch::Sender::new(0),
             news: watch::Sender::new(0),
             urge: watch::Sender::new(0),
+            repeats: Semaphore::new(REPEATS),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
             overseers: Mutex::default(),
@@ -151,8 +157,28 @@ impl Office {
         }
         self.look_away(task);
         let (tried, first) = oneshot::channel();
-        self.tasks.spawn(reports::run(Arc::clone(self), task, tried));
+        self.tasks.spawn(reports::run(Arc::clone(self), task, Some(tried)));
         Some(first)
+    }
+
+    /// Says what a process before this one could not: there may be many of those.
+    pub(super) fn say_again(self: &Arc<Self>, task: TaskId) {
+        if self.desk().begin_to_say(task) {
+            self.tasks.spawn(reports::run(Arc::clone(self), task, None));
+        }
+    }
+
+    /// Calls off what no worker takes. When to look again.
+    pub(super) fn strand(self: &Arc<Self>) -> Option<Instant> {
+        let (next, unsaid) = {
+            let mut desk = self.desk();
+            let next = desk.strand(Instant::now());
+            (next, desk.unsaid())
+        };
+        for task in unsaid {
+            self.say(task);
+        }
+        next
     }
 
     /// Nothing is left of a job.

@@ -19,8 +19,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// One try takes no longer than this, whatever the employer thinks.
 const LONGEST_TRY: Duration = Duration::from_secs(60);
 
-/// Says it until it was heard, is too late, or the process ends. `tried` is told after the first try.
-pub(super) async fn run(office: Arc<Office>, task: TaskId, tried: oneshot::Sender<()>) {
+/// Says it until it was heard, is too late, or the process ends. `tried` is told after the first try, which a report of a
+/// process before this one has had.
+pub(super) async fn run(office: Arc<Office>, task: TaskId, tried: Option<oneshot::Sender<()>>) {
     tokio::select! {
         biased;
         () = office.stop.cancelled() => {}
@@ -28,14 +29,16 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId, tried: oneshot::Sende
     }
 }
 
-async fn say(office: &Arc<Office>, task: TaskId, tried: oneshot::Sender<()>) {
-    let mut tried = Some(tried);
+async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Sender<()>>) {
     let mut pause = PAUSE;
     let mut urged = office.urge.subscribe();
     loop {
         urged.borrow_and_update();
         let Some((job, ending)) = office.desk().unsent(task) else { return };
+        // The first try waits for nobody.
+        let turn = if tried.is_none() { office.repeats.acquire().await.ok() } else { None };
         let answer = tokio::time::timeout(LONGEST_TRY, office.employer.report(&job, &ending)).await;
+        drop(turn);
         let why = match answer {
             Ok(Ok(reported)) => {
                 if reported == Reported::TooLate {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::desk::Desk;
 use super::folder::Folder;
 use super::office::{Office, bump};
@@ -39,11 +41,11 @@ impl JournalSource {
         let (folder, records) = read.map_err(|error| SourceError::Unavailable(error.to_string()))??;
         let ids = workers.iter().map(|(id, _)| id.clone());
         let mut desk = Desk::new(name, owner, slots, ids, folder.starts());
-        let found = records.len();
+        let (found, now) = (records.len(), Instant::now());
         let mut astray = Vec::new();
         for record in records {
             let task = record.task;
-            if desk.restore(record) {
+            if desk.restore(record, now) {
                 astray.push(task);
             }
         }
@@ -63,7 +65,7 @@ impl JournalSource {
             office.look(task);
         }
         for task in unsaid {
-            office.say(task);
+            office.say_again(task);
         }
         office.tasks.spawn(ask::run(Arc::clone(&office)));
         Ok(Self { office })

@@ -76,7 +76,7 @@ impl JournalSource {
         let lease = taken.lease.reference();
         if let Err(error) = self.office.save(lease.task) {
             if !taken.adopted {
-                self.office.desk().untake(lease);
+                self.office.desk().untake(lease, Instant::now());
                 return Err(SourceError::Unavailable(format!("the journal cannot be written: {error}")));
             }
             // It is at ComfyUI in any case.
@@ -226,7 +226,7 @@ impl Source for JournalSource {
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        let finished = self.office.desk().give_back(lease, learnt.as_ref());
+        let finished = self.office.desk().give_back(lease, learnt.as_ref(), Instant::now());
         let status = if learnt.is_some() { Status::Failed } else { Status::Pending };
         self.finish(lease, finished, status).await
     }

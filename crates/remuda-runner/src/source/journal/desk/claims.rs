@@ -8,7 +8,7 @@ use remuda_store::{BeatReply, BeatRequest, LeaseNews};
 
 use tokio::time::Instant;
 
-use super::{Bound, Desk, Entry, LEASE, State, Waiter};
+use super::{Bound, Desk, Entry, LEASE, STRANDED, State, Waiter, called_off};
 use crate::source::journal::Job;
 
 /// An idle worker that has waited so long gets what waits behind a render elsewhere.
@@ -121,12 +121,32 @@ impl Desk {
     }
 
     /// A job that was taken could not be written down: the next claim gets it.
-    pub(in crate::source::journal) fn untake(&mut self, lease: LeaseRef) {
+    pub(in crate::source::journal) fn untake(&mut self, lease: LeaseRef, now: Instant) {
         if let Some(entry) = self.jobs.get_mut(&lease.task)
             && entry.bound().is_some_and(|bound| bound.fence == lease.fence)
         {
-            entry.state = State::Waiting;
+            entry.wait(now);
         }
+    }
+
+    /// Calls off what no worker has taken for too long. When to look again, if anything waits.
+    pub(in crate::source::journal) fn strand(&mut self, now: Instant) -> Option<Instant> {
+        let Self { jobs, waiters, .. } = self;
+        let mut next = None;
+        for entry in jobs.values_mut().filter(|entry| matches!(entry.state, State::Waiting)) {
+            let stranded = entry.since + STRANDED;
+            if waiters.values().any(|waiter| !entry.avoid.contains(&waiter.worker)) {
+                // It will be taken in a moment.
+                entry.since = now;
+            } else if now >= stranded {
+                let reason = format!("no ComfyUI could take it for {} s", STRANDED.as_secs());
+                entry.state = State::Ended { ending: called_off(reason), lease: None, said: false };
+                continue;
+            }
+            let stranded = entry.since + STRANDED;
+            next = Some(next.map_or(stranded, |next: Instant| next.min(stranded)));
+        }
+        next
     }
 
     /// Everything at a worker that its runner does not know.
@@ -151,7 +171,7 @@ impl Desk {
             let bound = entry.bound().filter(|bound| bound.worker == *worker)?;
             Some(self.lease(*task, entry, bound, now))
         });
-        let let_go = self.let_go.iter().filter(|lease| lease.worker == *worker).cloned();
+        let let_go = self.let_go.iter().filter(|lease| lease.worker == *worker && lease.until > now).cloned();
         bound.chain(let_go).collect()
     }
 

@@ -8,7 +8,7 @@ use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Requirements, TaskId
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Cancel, Desk, LET_GO, REPORTED, State, called_off, ended_well};
+use super::{Cancel, Desk, LET_GO, LET_GO_FOR, REPORTED, State, called_off, ended_well};
 use crate::source::journal::{Job, JobEnding, Over};
 
 /// What the end of an attempt means.
@@ -67,6 +67,7 @@ impl Desk {
                 if let Some(bound) = entry.bound() {
                     let mut lease = self.lease(task, entry, bound, now);
                     lease.owner = OwnerId(Uuid::nil());
+                    lease.until = now.checked_add(LET_GO_FOR).unwrap_or(Timestamp::MAX);
                     if self.let_go.len() >= LET_GO {
                         self.let_go.pop_front();
                     }
@@ -118,7 +119,7 @@ impl Desk {
         // Its prompt was stopped, and then it was delivered again.
         if renewed && !well && !self.closing {
             entry.use_second_id();
-            entry.state = State::Waiting;
+            entry.wait(now);
             self.jobs.insert(lease.task, entry);
             return Finished::Again;
         }
@@ -146,6 +147,7 @@ impl Desk {
         &mut self,
         lease: LeaseRef,
         learnt: Option<&Requirements>,
+        now: Instant,
     ) -> Finished {
         if let Some(known) = self.holds(lease) {
             return known;
@@ -177,10 +179,10 @@ impl Desk {
             }
         };
         let finished = if ending.is_some() { Finished::Report } else { Finished::Again };
-        entry.state = match ending {
-            Some(ending) => State::Ended { ending, lease: Some(lease), said: false },
-            None => State::Waiting,
-        };
+        match ending {
+            Some(ending) => entry.state = State::Ended { ending, lease: Some(lease), said: false },
+            None => entry.wait(now),
+        }
         self.jobs.insert(lease.task, entry);
         finished
     }

@@ -41,8 +41,9 @@ impl Double {
             None => None,
         };
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let hosts: io::Result<Vec<Arc<Host>>> =
-            (0..options.hosts).map(|_| Host::bind(any, acceptor.clone()).map(Arc::new)).collect();
+        let hosts: io::Result<Vec<Arc<Host>>> = (0..options.hosts)
+            .map(|_| Host::bind(any, acceptor.clone(), options.least_ping).map(Arc::new))
+            .collect();
         let hosts = hosts?;
         let addresses: Arc<[SocketAddr]> = hosts.iter().map(|host| host.address).collect();
         let cluster = Cluster::new(options);
@@ -113,6 +114,11 @@ impl Double {
     /// How many connections a host has had.
     pub fn connections(&self, host: usize) -> usize {
         self.hosts.get(host).map_or(0, |host| host.accepted())
+    }
+
+    /// How many pings a host has had.
+    pub fn pings(&self, host: usize) -> usize {
+        self.hosts.get(host).map_or(0, |host| host.pings())
     }
 
     /// Moves time forward: timeouts, pauses and silent workers are due earlier.

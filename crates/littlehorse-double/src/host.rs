@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -22,6 +23,7 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::ServiceExt as _;
 
+use crate::pings::Watched;
 use crate::proto::little_horse_server::LittleHorseServer;
 use crate::service::HostService;
 
@@ -32,7 +34,9 @@ const MESSAGE: usize = 64 * 1024 * 1024;
 pub(crate) struct Host {
     pub(crate) address: SocketAddr,
     acceptor: Option<TlsAcceptor>,
+    least_ping: Duration,
     accepted: AtomicUsize,
+    pings: Arc<AtomicUsize>,
     inner: Mutex<Inner>,
 }
 
@@ -68,11 +72,22 @@ impl fmt::Debug for Host {
 
 impl Host {
     /// Takes a free port, without listening yet.
-    pub(crate) fn bind(address: SocketAddr, acceptor: Option<TlsAcceptor>) -> io::Result<Self> {
+    pub(crate) fn bind(
+        address: SocketAddr,
+        acceptor: Option<TlsAcceptor>,
+        least_ping: Duration,
+    ) -> io::Result<Self> {
         let socket = keep(address)?;
         let address = socket.local_addr()?;
         let inner = Inner { port: Port::Kept(socket), breaks: Breaks::default() };
-        Ok(Self { address, acceptor, accepted: AtomicUsize::new(0), inner: Mutex::new(inner) })
+        Ok(Self {
+            address,
+            acceptor,
+            least_ping,
+            accepted: AtomicUsize::new(0),
+            pings: Arc::default(),
+            inner: Mutex::new(inner),
+        })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -140,6 +155,11 @@ impl Host {
         self.accepted.load(Ordering::Relaxed)
     }
 
+    /// How many pings came so far.
+    pub(crate) fn pings(&self) -> usize {
+        self.pings.load(Ordering::Relaxed)
+    }
+
     async fn accept(
         self: Arc<Self>,
         listener: TcpListener,
@@ -186,6 +206,7 @@ impl Host {
         routes: Routes,
     ) {
         let goaway = self.inner().breaks.goaway.clone();
+        let socket = Watched::new(socket, self.least_ping, Arc::clone(&self.pings));
         let service = service_fn(move |request| {
             let reset = self.inner().breaks.reset.clone();
             answer(request, routes.clone(), reset)

@@ -27,6 +27,7 @@ mod host;
 mod journal;
 mod message;
 mod options;
+mod pings;
 pub mod proto;
 pub mod recording;
 mod run;

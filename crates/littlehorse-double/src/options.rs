@@ -25,6 +25,8 @@ pub struct Options {
     pub visible_after: Duration,
     /// How long a report that was answered is not read yet.
     pub applied_after: Duration,
+    /// Clients that ping more often are hung up on, after some patience.
+    pub least_ping: Duration,
     /// The most bytes of a report or checkpoint.
     pub most_bytes: usize,
     /// What happens to a report that has more.
@@ -57,6 +59,7 @@ impl Default for Options {
             forget_after: Duration::from_secs(90),
             visible_after: Duration::ZERO,
             applied_after: Duration::ZERO,
+            least_ping: Duration::from_secs(15),
             most_bytes: 1_047_000,
             oversize: Oversize::Unavailable,
             tls: None,

@@ -9,6 +9,7 @@ use littlehorse_double::proto::TaskStatus;
 use littlehorse_double::{
     Backoff, Double, Event, Fault, Message, Method, NewRun, OAuth, Options, What, quota,
 };
+use remuda_testbed::wait;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -449,4 +450,22 @@ async fn only_good_tokens_come_in() {
     tokens.revoke();
     assert_eq!(code("Bearer token-1").await, Code::Unauthenticated);
     assert_eq!(tokens.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_client_that_pings_too_often_is_hung_up_on() {
+    let options = |least| Options { least_ping: Duration::from_millis(least), ..Options::default() };
+    let pinging = async |double: &Double| {
+        let endpoint = Channel::from_shared(format!("http://127.0.0.1:{}", double.port(0))).unwrap();
+        let endpoint = endpoint.http2_keep_alive_interval(Duration::from_millis(50));
+        LittleHorseClient::new(endpoint.keep_alive_while_idle(true).connect().await.unwrap())
+    };
+    let strict = Double::start(options(60_000)).await.unwrap();
+    let (_requests, answers) = poll(&pinging(&strict).await).await;
+    timeout(SOON, answers).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(strict.pings(0), 4);
+    let lenient = Double::start(options(1)).await.unwrap();
+    let (_requests, answers) = poll(&pinging(&lenient).await).await;
+    wait::until("ten pings", SOON, async || (lenient.pings(0) > 10).then_some(())).await.unwrap();
+    assert!(!answers.is_finished());
 }

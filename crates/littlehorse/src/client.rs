@@ -91,7 +91,7 @@ impl Client {
     pub async fn put_task_def(&self, def: &NewTaskDef) -> Result<Registered> {
         def.check()?;
         let put = self
-            .call(self.bootstrap(), "PutTaskDef", def.request.clone(), |mut stub, request| async move {
+            .ask("PutTaskDef", def.request.clone(), |mut stub, request| async move {
                 stub.put_task_def(request).await
             })
             .await;
@@ -114,9 +114,7 @@ impl Client {
         loop {
             let id = proto::TaskDefId { name: name.to_owned() };
             let got = self
-                .call(self.bootstrap(), "GetTaskDef", id, |mut stub, request| async move {
-                    stub.get_task_def(request).await
-                })
+                .ask("GetTaskDef", id, |mut stub, request| async move { stub.get_task_def(request).await })
                 .await;
             match got {
                 Err(Error::NotFound { .. }) if tokio::time::Instant::now() < until => {
@@ -132,9 +130,11 @@ impl Client {
 
     /// What the server knows of a task: status, timeout, attempts.
     pub async fn get_task_run(&self, id: &proto::TaskRunId) -> Result<proto::TaskRun> {
-        self.call(self.bootstrap(), "GetTaskRun", id.clone(), |mut stub, request| async move {
-            stub.get_task_run(request).await
-        })
+        self.ask(
+            "GetTaskRun",
+            id.clone(),
+            |mut stub, request| async move { stub.get_task_run(request).await },
+        )
         .await
     }
 
@@ -147,7 +147,7 @@ impl Client {
         if bytes > REPORT_LIMIT {
             return Err(Error::TooLarge { what: "a checkpoint".into(), bytes, limit: REPORT_LIMIT });
         }
-        self.call(self.bootstrap(), "PutCheckpoint", request, |mut stub, request| async move {
+        self.call(self.bootstrap(), "PutCheckpoint", request, &|mut stub, request| async move {
             stub.put_checkpoint(request).await
         })
         .await
@@ -155,17 +155,17 @@ impl Client {
 
     /// Reads a kept value.
     pub async fn get_checkpoint(&self, id: proto::CheckpointId) -> Result<proto::Checkpoint> {
-        self.call(self.bootstrap(), "GetCheckpoint", id, |mut stub, request| async move {
-            stub.get_checkpoint(request).await
-        })
-        .await
+        self.ask("GetCheckpoint", id, |mut stub, request| async move { stub.get_checkpoint(request).await })
+            .await
     }
 
     /// The version of the server.
     pub async fn server_version(&self) -> Result<proto::LittleHorseVersion> {
-        self.call(self.bootstrap(), "GetServerVersion", (), |mut stub, request| async move {
-            stub.get_server_version(request).await
-        })
+        self.ask(
+            "GetServerVersion",
+            (),
+            |mut stub, request| async move { stub.get_server_version(request).await },
+        )
         .await
     }
 
@@ -175,7 +175,7 @@ impl Client {
             task_worker_id: self.config().worker_id.clone(),
             task_def_id: Some(proto::TaskDefId { name: task.to_owned() }),
         };
-        self.call(self.bootstrap(), "RegisterTaskWorker", request, |mut stub, request| async move {
+        self.call(self.bootstrap(), "RegisterTaskWorker", request, &|mut stub, request| async move {
             stub.register_task_worker(request).await
         })
         .await

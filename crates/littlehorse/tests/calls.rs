@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use littlehorse::{Client, Config, Error, NewTaskDef, Registered, Type, Value, proto};
+use littlehorse::{Client, Config, Error, Intake, IntakeOptions, NewTaskDef, Registered, Type, Value, proto};
 use littlehorse_double::{Double, Fault, Method, NewRun, Options, What, json_task, quota};
 use tonic::Status;
 
@@ -143,6 +143,24 @@ async fn a_server_that_comes_back_is_found_again() {
     client.server_version().await.unwrap();
     double.goaway(0);
     client.server_version().await.unwrap();
+}
+
+/// Any host of a cluster answers for all of them.
+#[tokio::test]
+async fn another_host_is_asked_when_the_first_is_away() {
+    let double = Double::start(Options::default().hosts(2)).await.unwrap();
+    let run = double.schedule(NewRun::json("run-1", "{}").at(1));
+    let client = client(&double);
+    let intake = Intake::open(client.clone(), IntakeOptions::new("execute-comfyui-workflow"));
+    let delivery = intake.take().await.unwrap();
+    assert_eq!(delivery.host.port, double.port(1));
+    double.down(0).await.unwrap();
+    let found = client.get_task_run(&id(&run)).await.unwrap();
+    assert_eq!(found.attempts.len(), 1);
+    double.down(1).await.unwrap();
+    let error = client.get_task_run(&id(&run)).await.unwrap_err();
+    // The one of the settings is what people know.
+    assert!(error.to_string().starts_with(&format!("127.0.0.1:{} does", double.port(0))), "{error}");
 }
 
 #[tokio::test]

@@ -110,6 +110,21 @@ async fn one_token_serves_many_calls() {
     assert_eq!(requests[0].headers["content-type"], "application/x-www-form-urlencoded");
 }
 
+/// A token service in trouble is not asked by everybody in turn.
+#[tokio::test]
+async fn calls_that_wait_for_one_token_share_its_failure() {
+    let double = tls_double(false, Some(oauth(Duration::from_secs(300)))).await;
+    let client = Client::new(with_tokens(tls_config(&double, "ca.pem"), &double)).unwrap();
+    double.tokens().unwrap().fail(1);
+    let failed = futures_util::future::join_all((0..20).map(|_| client.server_version())).await;
+    assert!(
+        failed.iter().all(|call| matches!(call, Err(Error::Token { transient: true, .. }))),
+        "{failed:?}"
+    );
+    assert_eq!(double.tokens().unwrap().requests().len(), 1);
+    client.server_version().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_token_that_is_refused_is_renewed_once() {
     let double = tls_double(false, Some(oauth(Duration::from_secs(300)))).await;

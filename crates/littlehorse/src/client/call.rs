@@ -76,13 +76,38 @@ impl Client {
         status::error(method, host, *host != self.inner.bootstrap, failed)
     }
 
+    /// A question to the host of the settings; when it is away, to the others that are known. Any host answers for all.
+    ///
+    /// Only for what may be done twice: a host that is away may have done it.
+    pub(super) async fn ask<Q, A, F, C>(&self, method: &'static str, request: Q, call: C) -> Result<A>
+    where
+        Q: Clone,
+        C: Fn(Stub, Request<Q>) -> F,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let away = match self.call(self.bootstrap(), method, request.clone(), &call).await {
+            Err(error @ Error::Unavailable { .. }) => error,
+            other => return other,
+        };
+        for host in self.inner.channels.known() {
+            if host == *self.bootstrap() {
+                continue;
+            }
+            match self.call(&host, method, request.clone(), &call).await {
+                Err(Error::Unavailable { .. }) => {}
+                other => return other,
+            }
+        }
+        Err(away)
+    }
+
     /// A call with a deadline. A refused token is renewed once, and a quota is waited for if the settings say so.
     pub(super) async fn call<Q, A, F, C>(
         &self,
         host: &Host,
         method: &'static str,
         request: Q,
-        call: C,
+        call: &C,
     ) -> Result<A>
     where
         Q: Clone,
@@ -91,7 +116,7 @@ impl Client {
     {
         let began = Instant::now();
         loop {
-            match self.call_once(host, method, request.clone(), &call).await {
+            match self.call_once(host, method, request.clone(), call).await {
                 Err(Error::Exhausted { retry_after: Some(wait), .. })
                     if self.config().wait_for_quota && began.elapsed() + wait <= PATIENCE =>
                 {

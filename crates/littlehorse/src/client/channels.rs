@@ -46,6 +46,11 @@ impl Channels {
         Ok(channel)
     }
 
+    /// The hosts that connections were made to.
+    pub(super) fn known(&self) -> Vec<Host> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
     /// Lets go of a connection: the next call makes a new one.
     pub(super) fn forget(&self, host: &Host) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(host);

@@ -24,8 +24,16 @@ pub(super) struct Tokens {
     oauth: Oauth,
     http: reqwest::Client,
     kept: Mutex<Option<Token>>,
-    /// Held while a token is fetched: everybody else waits for that one.
-    fetching: tokio::sync::Mutex<()>,
+    /// Held while a token is fetched: everybody else waits for that one, and shares its failure.
+    fetching: tokio::sync::Mutex<Option<Failure>>,
+}
+
+/// A request that brought no token.
+#[derive(Clone)]
+struct Failure {
+    at: Instant,
+    reason: String,
+    transient: bool,
 }
 
 #[derive(Clone)]
@@ -65,7 +73,7 @@ impl Tokens {
         let http = http.build().map_err(wrong)?;
         reqwest::Url::parse(&oauth.token_url)
             .map_err(|error| Error::config("LHC_OAUTH_ACCESS_TOKEN_URL", error.to_string()))?;
-        Ok(Some(Self { oauth, http, kept: Mutex::default(), fetching: tokio::sync::Mutex::default() }))
+        Ok(Some(Self { oauth, http, kept: Mutex::default(), fetching: tokio::sync::Mutex::new(None) }))
     }
 
     /// The header of a token that is good now.
@@ -73,14 +81,25 @@ impl Tokens {
         if let Some(header) = self.current() {
             return Ok(header);
         }
-        let _alone = self.fetching.lock().await;
+        let came = Instant::now();
+        let mut last = self.fetching.lock().await;
         if let Some(header) = self.current() {
             return Ok(header);
         }
-        let token = self.fetch().await?;
-        let header = token.header.clone();
-        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
-        Ok(header)
+        let failure = match last.take() {
+            Some(failure) if failure.at > came => failure,
+            _ => match self.fetch().await {
+                Ok(token) => {
+                    let header = token.header.clone();
+                    *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+                    return Ok(header);
+                }
+                Err((reason, transient)) => Failure { at: Instant::now(), reason, transient },
+            },
+        };
+        *last = Some(failure.clone());
+        let Failure { reason, transient, .. } = failure;
+        Err(Error::Token { url: self.oauth.token_url.clone(), reason, transient })
     }
 
     /// The server refused a token that a call used: it is not used again. One that came later stays.
@@ -96,13 +115,9 @@ impl Tokens {
         kept.as_ref().filter(|token| Instant::now() < token.until).map(|token| token.header.clone())
     }
 
-    async fn fetch(&self) -> Result<Token> {
+    /// A new token, or why there is none and whether there may be one later.
+    async fn fetch(&self) -> Result<Token, (String, bool)> {
         let asked = Instant::now();
-        let failed = |reason: String, transient: bool| Error::Token {
-            url: self.oauth.token_url.clone(),
-            reason,
-            transient,
-        };
         let (id, secret) = (form_text(&self.oauth.client_id), form_text(self.oauth.client_secret.reveal()));
         let answer = self
             .http
@@ -113,19 +128,19 @@ impl Tokens {
             .body("grant_type=client_credentials")
             .send()
             .await
-            .map_err(|error| failed(with_causes(&error.without_url()), true))?;
+            .map_err(|error| (with_causes(&error.without_url()), true))?;
         let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| failed(with_causes(&error.without_url()), true))?;
+        let body = answer.bytes().await.map_err(|error| (with_causes(&error.without_url()), true))?;
         if !status.is_success() {
             let words: String = String::from_utf8_lossy(&body).chars().take(300).collect();
             let transient = status.is_server_error() || status.as_u16() == 429 || status.as_u16() == 408;
-            return Err(failed(format!("{status}: {words}"), transient));
+            return Err((format!("{status}: {words}"), transient));
         }
         // The body is not shown: it may hold the token.
-        let granted: Granted = serde_json::from_slice(&body)
-            .map_err(|_| failed("the answer has no access_token".into(), false))?;
+        let granted: Granted =
+            serde_json::from_slice(&body).map_err(|_| ("the answer has no access_token".into(), false))?;
         let mut header = MetadataValue::try_from(format!("Bearer {}", granted.access_token))
-            .map_err(|_| failed("the token cannot be sent in a header".into(), false))?;
+            .map_err(|_| ("the token cannot be sent in a header".into(), false))?;
         header.set_sensitive(true);
         let life = granted.expires_in.as_ref().and_then(seconds).unwrap_or(UNSAID);
         Ok(Token { header, fetched: asked, until: asked + kept_for(life) })

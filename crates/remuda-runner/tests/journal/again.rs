@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfyui::{PromptRequest, Whereabouts, Workflow};
 use comfyui_sim::Simulator;
-use remuda_runner::source::journal::Job;
+use remuda_runner::source::journal::{Job, Over};
 use serde_json::{Value, json};
 
 use super::rig::*;
@@ -138,4 +138,29 @@ async fn what_is_nowhere_is_sent_under_the_first_id_once_everybody_was_asked() {
     process.stop().await;
     one.shutdown().await;
     two.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_retry_that_comes_before_the_report_is_answered_is_a_job_of_its_own() {
+    let (rig, sim) = (Rig::new(), sim().await);
+    let process = rig.start(&[&sim]).await;
+    let mut first = job("slow", &long(60.0));
+    first.timeout_s = Some(1);
+    let mut second = again(&first, 1);
+    second.timeout_s = None;
+    rig.boss.retry_as(&second);
+    rig.boss.give(&first);
+    let (_, ending) = rig.boss.heard(1).await.remove(0);
+    assert!(format!("{ending:?}").contains("Timeout"), "{ending:?}");
+    rendering(&sim, 2).await;
+    until("the retry to run", async || {
+        sim.stats().by_prompt.contains_key(&second.second_prompt_id.to_string())
+    })
+    .await;
+    rig.boss.say("slow", Over::Unwanted("enough".to_owned()));
+    until("it to be stopped", async || process.source.counts() == (0, 0)).await;
+    assert_eq!(process.stop().await, 0);
+    assert_eq!(rig.boss.reports().len(), 1);
+    assert!(rig.journal().is_empty());
+    sim.shutdown().await;
 }

@@ -41,6 +41,8 @@ struct State {
     begun: Vec<(String, WorkerId)>,
     frames: usize,
     away: bool,
+    /// Delivered again as soon as its failure is reported, before that is answered.
+    retry: Option<Job>,
     over: HashMap<String, VecDeque<Over>>,
 }
 
@@ -57,6 +59,10 @@ impl Boss {
 
     pub(crate) fn give(&self, job: &Job) {
         self.with(|state| state.jobs.push_back(job.clone()));
+    }
+
+    pub(crate) fn retry_as(&self, job: &Job) {
+        self.with(|state| state.retry = Some(job.clone()));
     }
 
     pub(crate) fn away(&self, away: bool) {
@@ -142,6 +148,7 @@ impl Employer for Boss {
             let changed = self.changed.notified();
             let job = self.state.lock().unwrap().jobs.pop_front();
             if let Some(job) = job {
+                self.changed.notify_waiters();
                 return Ok(job);
             }
             changed.await;
@@ -149,13 +156,24 @@ impl Employer for Boss {
     }
 
     async fn report(&self, job: &Job, ending: &JobEnding) -> Result<Reported> {
-        self.with(|state| {
+        let retry = self.with(|state| {
             if state.away {
                 return Err(SourceError::Unavailable("the boss is away".to_owned()));
             }
             state.reports.push((job.clone(), ending.clone()));
-            Ok(Reported::Heard)
-        })
+            Ok(state.retry.take())
+        })?;
+        if let Some(job) = retry {
+            self.give(&job);
+            loop {
+                let changed = self.changed.notified();
+                if self.state.lock().unwrap().jobs.is_empty() {
+                    break;
+                }
+                changed.await;
+            }
+        }
+        Ok(Reported::Heard)
     }
 
     async fn watch(&self, job: &Job) -> Over {

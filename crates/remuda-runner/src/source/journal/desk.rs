@@ -26,7 +26,7 @@ use super::record::{Record, VERSION};
 use super::{Job, JobEnding};
 
 pub(super) use claims::Taken;
-pub(super) use ends::{Finished, Verdict};
+pub(super) use ends::{Finished, Settled, Verdict};
 
 /// So many good ends are remembered, for so long: the same work may be delivered again.
 const REMEMBERED: usize = 256;
@@ -376,6 +376,11 @@ impl Desk {
     pub(super) fn said(&self) -> Vec<TaskId> {
         let ended = |entry: &Entry| matches!(entry.state, State::Ended { .. });
         self.jobs.iter().filter(|(_, entry)| ended(entry)).map(|(task, _)| *task).collect()
+    }
+
+    /// Whether a job is not over.
+    pub(super) fn is_under_way(&self, task: TaskId) -> bool {
+        self.jobs.get(&task).is_some_and(|entry| !matches!(entry.state, State::Ended { .. }))
     }
 
     /// All jobs that are not over.

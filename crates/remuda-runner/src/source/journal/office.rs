@@ -134,9 +134,13 @@ impl Office {
         self.tasks.spawn(oversee::run(Arc::clone(self), task, token));
     }
 
-    /// Nobody needs to watch over a job any more.
-    pub(super) fn look_away(&self, task: TaskId) {
-        if let Some(token) = self.overseers().remove(&task) {
+    /// Nobody needs to watch over a job any more, unless it was delivered again meanwhile.
+    fn look_away(&self, task: TaskId) {
+        let mut overseers = self.overseers();
+        // Asked while nobody else can be set over it.
+        if !self.desk().is_under_way(task)
+            && let Some(token) = overseers.remove(&task)
+        {
             token.cancel();
         }
     }

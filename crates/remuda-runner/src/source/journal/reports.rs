@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Reported;
+use super::desk::Settled;
 use super::office::Office;
 use crate::herd::jitter;
 use crate::source::SourceError;
@@ -80,12 +81,13 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
     }
 }
 
+/// Whether everything is said.
 fn settle(office: &Arc<Office>, task: TaskId, attempt: i32) -> bool {
     let settled = office.desk().settle(task, attempt, Instant::now());
-    if settled {
+    if settled == Settled::Gone {
         office.forget(task);
     }
-    settled
+    settled != Settled::Newer
 }
 
 /// Writes an end that was not heard so that it survives everything.

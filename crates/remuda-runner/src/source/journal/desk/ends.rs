@@ -8,7 +8,7 @@ use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Requirements, TaskId
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Cancel, Desk, LET_GO, LET_GO_FOR, REPORTED, State, called_off, ended_well};
+use super::{Cancel, Desk, LET_GO, LET_GO_FOR, REPORTED, State, called_off};
 use crate::source::journal::{Job, JobEnding, Over};
 
 /// What the end of an attempt means.
@@ -24,6 +24,17 @@ pub(in crate::source::journal) enum Finished {
     Repeated,
     /// The lease is not known.
     Fenced,
+}
+
+/// What is left to do after an end was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::source::journal) enum Settled {
+    /// Nothing is left of the job.
+    Gone,
+    /// A newer delivery is to be told the same.
+    Newer,
+    /// The job was begun anew, because it was delivered again meanwhile.
+    Over,
 }
 
 /// What the word of the employer means.
@@ -225,21 +236,18 @@ impl Desk {
         }
     }
 
-    /// It was said to the delivery with this number. `false`: there is a newer one to be told.
-    pub(in crate::source::journal) fn settle(&mut self, task: TaskId, attempt: i32, now: Instant) -> bool {
-        let Some(entry) = self.jobs.get(&task) else { return true };
-        match &entry.state {
-            State::Ended { ending, .. } if entry.job.attempt == attempt => {
+    /// It was said to the delivery with this number.
+    pub(in crate::source::journal) fn settle(&mut self, task: TaskId, attempt: i32, now: Instant) -> Settled {
+        match self.jobs.get(&task).map(|entry| (&entry.state, entry.job.attempt)) {
+            Some((State::Ended { ending, .. }, newest)) if newest == attempt => {
                 let ending = Arc::clone(ending);
-                if let Some(entry) = self.jobs.remove(&task)
-                    && ended_well(&ending)
-                {
+                if let Some(entry) = self.jobs.remove(&task) {
                     self.remember(task, &entry, &ending, now);
                 }
-                true
+                Settled::Gone
             }
-            State::Ended { .. } => false,
-            _ => true,
+            Some((State::Ended { .. }, _)) => Settled::Newer,
+            _ => Settled::Over,
         }
     }
 }

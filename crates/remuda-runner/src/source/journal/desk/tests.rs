@@ -276,8 +276,7 @@ impl World {
             Step::Heard(n) if let Some(n) = pick(n, &self.saying) => {
                 let (n, attempt) = self.saying.remove(n);
                 let task = task_of(&job(n, 0));
-                let ended = self.desk.unsent(task).is_some();
-                if self.desk.settle(task, attempt, now) && ended {
+                if self.desk.settle(task, attempt, now) == Settled::Gone {
                     assert_eq!(attempt, self.jobs[n].0, "the last delivery hears it");
                     self.settle(task);
                 }

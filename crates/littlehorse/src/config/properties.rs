@@ -108,4 +108,30 @@ mod tests {
         assert_eq!(parse("a=1\nb=\\u12").unwrap_err(), "line 2: \\u12 is not a character");
         assert_eq!(parse("b=\\ud83d").unwrap_err(), "line 1: half of a character");
     }
+
+    /// As Java's `store` writes it.
+    fn escaped(text: &str) -> String {
+        let mut out = String::new();
+        for unit in text.encode_utf16() {
+            match char::from_u32(unit.into()) {
+                Some(c) if c.is_ascii_alphanumeric() => out.push(c),
+                Some(c @ (' ' | '=' | ':' | '#' | '!' | '\\')) => out.extend(['\\', c]),
+                _ => out.push_str(&format!("\\u{unit:04x}")),
+            }
+        }
+        out
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_makes_it_panic(text in "(\\PC|[\\\\\n\r\t =:#!u0-9a-f]){0,200}") {
+            drop(parse(&text));
+        }
+
+        #[test]
+        fn what_java_writes_is_read_back(pairs in proptest::collection::vec((".{1,20}", ".{0,20}"), 0..5)) {
+            let text: String = pairs.iter().map(|(key, value)| format!("{}={}\n", escaped(key), escaped(value))).collect();
+            proptest::prop_assert_eq!(parse(&text).unwrap(), pairs);
+        }
+    }
 }

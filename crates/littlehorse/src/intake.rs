@@ -36,6 +36,9 @@ pub struct IntakeOptions {
     pub task: String,
     /// The pause between two heartbeats. Servers before 0.16 forget a worker after 15 s.
     pub heartbeat: Duration,
+    /// How soon a host answers that has tasks waiting. Several such hosts are asked in turn, this far apart, so that no
+    /// more tasks come at once than are wanted; a host that had nothing waiting is asked at once.
+    pub soon: Duration,
     /// For so long a stream is read on after its request was withdrawn: a task may be on its way, and would be lost until
     /// its timeout.
     pub linger: Duration,
@@ -49,6 +52,7 @@ impl IntakeOptions {
         Self {
             task: task.into(),
             heartbeat: Duration::from_secs(10),
+            soon: Duration::from_millis(50),
             linger: Duration::from_secs(2),
             closing: Duration::from_millis(500),
         }

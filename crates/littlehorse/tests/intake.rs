@@ -134,6 +134,33 @@ async fn with_two_hosts_the_other_one_is_not_asked_any_more_when_one_delivers() 
 }
 
 #[tokio::test]
+async fn hosts_with_tasks_waiting_are_asked_in_turn_so_that_no_task_waits_here() {
+    let double = start(3).await;
+    let waiting = |n: usize| double.schedule(NewRun::json(format!("wfrun-{n}"), "{}").at(n % 3));
+    let runs: Vec<Run> = (0..9).map(waiting).collect();
+    // So that a busy machine is not taken for a host that has nothing.
+    let options = IntakeOptions { soon: SOON, ..options() };
+    let intake = Arc::new(Intake::open(client(&double), options));
+    for n in 0..runs.len() {
+        soon(intake.take()).await.unwrap();
+        let running = runs.iter().filter(|run| run.task_run().unwrap().status() == TaskStatus::TaskRunning);
+        assert_eq!(running.count(), n + 1);
+    }
+    let hosts: Vec<usize> = double
+        .journal()
+        .events()
+        .iter()
+        .filter(|event| matches!(event.what, What::Told(_)))
+        .map(|event| event.host)
+        .collect();
+    for turn in hosts.chunks(3) {
+        let mut turn = turn.to_vec();
+        turn.sort_unstable();
+        assert_eq!(turn, [0, 1, 2], "{hosts:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_task_that_was_on_its_way_waits_here_and_is_first_in_line() {
     let double = start(2).await;
     let intake = open(&double);

@@ -3,6 +3,9 @@
 //! A host hands out only tasks that it owns, so every assigned host is asked for as many tasks as calls of `take` wait. One
 //! stream carries one request at a time. When one host delivers, the others are asked for one task too many: one stream of
 //! each is half-closed and still read for a while, because an answer may be under way. Such a task waits here, first in line.
+//!
+//! It should not happen often, for the timeout of such a task runs. Hosts that have tasks waiting answer at once, all of
+//! them; so hosts that did so the last time are asked in turn, the next one only when the one before did not answer soon.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -61,6 +64,8 @@ struct Stream {
     host: Host,
     phase: Phase,
     opened: Instant,
+    /// When the last request was put into it.
+    asked: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +78,10 @@ struct Assigned {
     last_empty: Option<Instant>,
     /// Not to be asked before.
     not_before: Option<Instant>,
+    /// It did not answer soon when it was asked the last time: nothing waits there.
+    dry: bool,
+    /// Its turn among those that are not dry: who was asked longest ago comes first.
+    last_asked: Option<Instant>,
 }
 
 /// The state of an intake. `W` is how a waiting call is answered, `D` a delivery.
@@ -85,11 +94,15 @@ pub(super) struct Core<W, D> {
     numbers: u64,
     surplus_until: Option<Instant>,
     closed: bool,
+    /// How soon a host answers that has tasks waiting.
+    soon: Duration,
 }
 
-impl<W, D> Default for Core<W, D> {
-    fn default() -> Self {
+impl<W, D> Core<W, D> {
+    /// `soon` is how quickly a host answers that has tasks waiting.
+    pub(super) fn new(soon: Duration) -> Self {
         Self {
+            soon,
             hosts: BTreeMap::new(),
             streams: BTreeMap::new(),
             waiters: VecDeque::new(),
@@ -99,9 +112,7 @@ impl<W, D> Default for Core<W, D> {
             closed: false,
         }
     }
-}
 
-impl<W, D> Core<W, D> {
     /// A task that is already here.
     pub(super) fn first_in_line(&mut self) -> Option<D> {
         self.ready.pop_front()
@@ -124,9 +135,11 @@ impl<W, D> Core<W, D> {
     }
 
     /// A stream brought a task. Returns whom to give it to; without a waiter it waits here.
-    pub(super) fn arrived(&mut self, stream: StreamId, delivery: D) -> Option<(W, D)> {
-        if let Some(host) = self.answered(stream) {
-            *host = Assigned::default();
+    pub(super) fn arrived(&mut self, stream: StreamId, delivery: D, now: Instant) -> Option<(W, D)> {
+        let soon = self.soon;
+        if let Some((host, asked)) = self.answered(stream) {
+            let (dry, last_asked) = (now - asked >= soon, host.last_asked);
+            *host = Assigned { dry, last_asked, ..Assigned::default() };
         }
         let Some((_, waiter)) = self.waiters.pop_front() else {
             self.ready.push_back(delivery);
@@ -146,7 +159,7 @@ impl<W, D> Core<W, D> {
 
     /// A stream brought an answer without a task: somebody else got it.
     pub(super) fn empty(&mut self, stream: StreamId, now: Instant) {
-        let Some(host) = self.answered(stream) else { return };
+        let Some((host, _)) = self.answered(stream) else { return };
         host.failures = 0;
         host.not_before = None;
         let close = host.last_empty.is_some_and(|last| now - last < CLOSE_TOGETHER);
@@ -239,7 +252,15 @@ impl<W, D> Core<W, D> {
         }
         let tolerant = self.surplus_until.is_some() && !self.closed;
         let wanted = if self.closed { 0 } else { self.waiters.len() };
-        // Streams first: too many requests, and streams to hosts that are not ours any more.
+        self.withdraw(wanted, tolerant, &mut steps);
+        for (host, missing) in self.whom_to_ask(wanted, now) {
+            self.ask(&host, missing, now, &mut steps);
+        }
+        steps
+    }
+
+    /// Takes back requests that are too many, and lets go of hosts that are not ours any more.
+    fn withdraw(&mut self, wanted: usize, tolerant: bool, steps: &mut Vec<Step>) {
         let mut asked: BTreeMap<&Host, usize> = BTreeMap::new();
         let mut dropped = Vec::new();
         for (id, stream) in &mut self.streams {
@@ -262,42 +283,63 @@ impl<W, D> Core<W, D> {
                 }
             }
         }
-        // Then hosts that are asked for too little.
-        let mut short: Vec<(Host, usize)> = Vec::new();
+        for id in dropped {
+            self.streams.remove(&id);
+        }
+    }
+
+    /// The hosts that are asked for too little and may be asked now, and for how many more.
+    fn whom_to_ask(&mut self, wanted: usize, now: Instant) -> Vec<(Host, usize)> {
+        let mut asked: BTreeMap<&Host, (usize, Instant)> = BTreeMap::new();
+        for stream in self.streams.values().filter(|stream| stream.phase == Phase::Asked) {
+            let (count, since) = asked.entry(&stream.host).or_insert((0, stream.asked));
+            *count += 1;
+            *since = (*since).min(stream.asked);
+        }
         for (host, state) in &mut self.hosts {
             if state.not_before.is_some_and(|at| at <= now) {
                 state.not_before = None;
             }
-            let missing = wanted.saturating_sub(asked.get(host).copied().unwrap_or(0));
-            if missing > 0 && state.not_before.is_none() {
-                short.push((host.clone(), missing));
+            if asked.get(host).is_some_and(|(_, since)| now - *since >= self.soon) {
+                state.dry = true;
             }
         }
-        for id in dropped {
-            self.streams.remove(&id);
-        }
-        for (host, missing) in short {
-            let idle: Vec<StreamId> = self
-                .streams
-                .iter()
-                .filter(|(_, stream)| stream.phase == Phase::Idle && stream.host == host)
-                .map(|(id, _)| *id)
-                .take(missing)
-                .collect();
-            let opened = missing - idle.len();
-            for id in idle {
-                if let Some(stream) = self.streams.get_mut(&id) {
-                    stream.phase = Phase::Asked;
-                }
-                steps.push(Step::Ask(id));
-            }
-            for _ in 0..opened {
-                let id = StreamId(self.number());
-                self.streams.insert(id, Stream { host: host.clone(), phase: Phase::Asked, opened: now });
-                steps.push(Step::Open(id, host.clone()));
+        // One host has its turn: the one that is asked already, or else who was asked longest ago.
+        let in_line = || self.hosts.iter().filter(|(_, state)| !state.dry && state.not_before.is_none());
+        let taken = in_line().any(|(host, _)| asked.contains_key(host));
+        let next = in_line().filter(|_| !taken).min_by_key(|(_, state)| state.last_asked);
+        let next = next.map(|(host, _)| host);
+        let mut short = Vec::new();
+        for (host, state) in &self.hosts {
+            let count = asked.get(host).map_or(0, |(count, _)| *count);
+            let may = state.dry || count > 0 || next == Some(host);
+            if count < wanted && may && state.not_before.is_none() {
+                short.push((host.clone(), wanted - count));
             }
         }
-        steps
+        short
+    }
+
+    /// Asks a host for so many tasks more.
+    fn ask(&mut self, host: &Host, missing: usize, now: Instant, steps: &mut Vec<Step>) {
+        if let Some(state) = self.hosts.get_mut(host) {
+            state.last_asked = Some(now);
+        }
+        let mut left = missing;
+        for (id, stream) in &mut self.streams {
+            if left > 0 && stream.phase == Phase::Idle && stream.host == *host {
+                left -= 1;
+                stream.phase = Phase::Asked;
+                stream.asked = now;
+                steps.push(Step::Ask(*id));
+            }
+        }
+        for _ in 0..left {
+            let id = StreamId(self.number());
+            let stream = Stream { host: host.clone(), phase: Phase::Asked, opened: now, asked: now };
+            self.streams.insert(id, stream);
+            steps.push(Step::Open(id, host.clone()));
+        }
     }
 
     /// When to plan again, if nothing happens before.
@@ -305,18 +347,24 @@ impl<W, D> Core<W, D> {
         if self.closed {
             return None;
         }
+        let pauses = self.hosts.values().filter_map(|host| host.not_before);
+        // While a host has its turn, others that are not dry wait for theirs.
+        let turns = self.streams.values().filter_map(|stream| {
+            let host = self.hosts.get(&stream.host)?;
+            (stream.phase == Phase::Asked && !host.dry && self.hosts.len() > 1)
+                .then_some(stream.asked + self.soon)
+        });
         let waiting = !self.waiters.is_empty();
-        let hosts = self.hosts.values().filter(|_| waiting).filter_map(|host| host.not_before);
-        hosts.chain(self.surplus_until).min()
+        pauses.chain(turns).filter(|_| waiting).chain(self.surplus_until).min()
     }
 
-    /// The request of a stream is answered. Returns its host, if it is still ours.
-    fn answered(&mut self, stream: StreamId) -> Option<&mut Assigned> {
+    /// The request of a stream is answered. Returns its host, if it is still ours, and when it was asked.
+    fn answered(&mut self, stream: StreamId) -> Option<(&mut Assigned, Instant)> {
         let stream = self.streams.get_mut(&stream)?;
         if stream.phase == Phase::Asked {
             stream.phase = Phase::Idle;
         }
-        self.hosts.get_mut(&stream.host)
+        Some((self.hosts.get_mut(&stream.host)?, stream.asked))
     }
 
     fn number(&mut self) -> u64 {

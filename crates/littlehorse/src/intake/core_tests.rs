@@ -4,13 +4,22 @@ use proptest::prelude::*;
 
 use super::*;
 
+const SHORTLY: Duration = Duration::from_millis(50);
+
 fn host(n: u16) -> Host {
     Host { name: "h".to_owned(), port: n }
 }
 
 fn core(hosts: &[u16]) -> Core<&'static str, u32> {
-    let mut core = Core::default();
+    let mut core = Core::new(SHORTLY);
     core.assign(hosts.iter().copied().map(host).collect());
+    core
+}
+
+/// The same, and nothing waited at the hosts when they were asked the last time.
+fn dry_core(hosts: &[u16]) -> Core<&'static str, u32> {
+    let mut core = core(hosts);
+    core.hosts.values_mut().for_each(|host| host.dry = true);
     core
 }
 
@@ -30,7 +39,7 @@ fn nothing_is_asked_unless_somebody_waits() {
     core.want("a");
     let stream = only(&core.plan(now));
     assert_eq!(core.plan(now), []);
-    assert_eq!(core.arrived(stream, 7), Some(("a", 7)));
+    assert_eq!(core.arrived(stream, 7, now), Some(("a", 7)));
     assert_eq!(core.plan(now), []);
     core.want("b");
     assert_eq!(core.plan(now), [Step::Ask(stream)]);
@@ -38,15 +47,16 @@ fn nothing_is_asked_unless_somebody_waits() {
 
 #[test]
 fn every_host_is_asked_and_the_others_are_closed_when_one_delivers() {
-    let now = Instant::now();
-    let mut core = core(&[1, 2]);
+    let mut now = Instant::now();
+    let mut core = dry_core(&[1, 2]);
     core.want("a");
     let steps = core.plan(now);
     let [Step::Open(first, _), Step::Open(second, _)] = steps[..] else { panic!("{steps:?}") };
-    assert_eq!(core.arrived(first, 1), Some(("a", 1)));
+    now += SHORTLY;
+    assert_eq!(core.arrived(first, 1, now), Some(("a", 1)));
     assert_eq!(core.plan(now), [Step::HalfClose(second)]);
     // One more was on its way: it waits here and is taken first.
-    assert_eq!(core.arrived(second, 2), None);
+    assert_eq!(core.arrived(second, 2, now), None);
     assert_eq!(core.plan(now), []);
     assert_eq!(core.first_in_line(), Some(2));
     // The half-closed stream is not asked again.
@@ -55,6 +65,32 @@ fn every_host_is_asked_and_the_others_are_closed_when_one_delivers() {
     assert!(matches!(steps[..], [Step::Ask(id), Step::Open(..)] if id == first), "{steps:?}");
     assert!(!core.ended(second, now, 0.5), "it was to end");
     assert_eq!(core.failures(&host(2)), 0);
+}
+
+#[test]
+fn hosts_that_may_have_tasks_waiting_are_asked_in_turn() {
+    let mut now = Instant::now();
+    let mut core = core(&[1, 2]);
+    core.want("a");
+    let first = only(&core.plan(now));
+    assert_eq!(core.wake_at(), Some(now + SHORTLY));
+    now += Duration::from_millis(1);
+    // It answers at once: the other one is not asked for anything, and is the next to be asked.
+    assert_eq!(core.arrived(first, 1, now), Some(("a", 1)));
+    assert_eq!(core.plan(now), []);
+    core.want("b");
+    let steps = core.plan(now);
+    let [Step::Open(second, to)] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!(*to, host(2));
+    // Nothing waits there: after a moment the first one is asked as well.
+    now = core.wake_at().unwrap();
+    assert_eq!(core.plan(now), [Step::Ask(first)]);
+    assert_eq!(core.arrived(first, 2, now), Some(("b", 2)));
+    assert_eq!(core.plan(now), [Step::HalfClose(*second)]);
+    // From now on the one with nothing is asked without waiting for its turn, and nobody waits for it.
+    core.want("c");
+    let steps = core.plan(now);
+    assert!(matches!(&steps[..], [Step::Ask(id), Step::Open(_, to)] if *id == first && *to == host(2)));
 }
 
 #[test]
@@ -132,7 +168,7 @@ fn empty_answers_are_asked_again_at_once_unless_they_pour() {
 #[test]
 fn a_host_that_fails_again_and_again_is_trouble_until_it_has_worked_for_a_while() {
     let mut now = Instant::now();
-    let mut core = core(&[1, 2]);
+    let mut core = dry_core(&[1, 2]);
     core.want("a");
     let mut streams: Vec<StreamId> = Vec::new();
     for n in 0..TROUBLE {
@@ -159,23 +195,23 @@ fn a_host_that_is_taken_away_is_half_closed_and_read_on() {
     assert_eq!(core.assign(vec![host(2)]), (vec![host(2)], vec![host(1)]));
     let steps = core.plan(now);
     assert!(matches!(&steps[..], [Step::HalfClose(id), Step::Open(_, to)] if *id == old && *to == host(2)));
-    assert_eq!(core.arrived(old, 5), Some(("a", 5)));
+    assert_eq!(core.arrived(old, 5, now), Some(("a", 5)));
 }
 
 #[test]
 fn closing_withdraws_everything_and_keeps_what_arrives() {
     let now = Instant::now();
-    let mut core = core(&[1, 2]);
+    let mut core = dry_core(&[1, 2]);
     core.want("a");
     let steps = core.plan(now);
     let [Step::Open(first, _), Step::Open(second, _)] = steps[..] else { panic!("{steps:?}") };
-    core.arrived(first, 1);
+    core.arrived(first, 1, now);
     core.plan(now);
     core.want("b");
     assert_eq!(core.close(), ["b"]);
     assert_eq!(core.plan(now), [Step::Drop(first)]);
     assert!(!core.is_quiet());
-    core.arrived(second, 2);
+    core.arrived(second, 2, now);
     core.ended(second, now, 0.5);
     assert!(core.is_quiet());
     assert_eq!(core.leftovers(), [2]);
@@ -250,7 +286,7 @@ proptest! {
     #[test]
     fn demand_is_met_and_no_delivery_is_lost(happenings in proptest::collection::vec(happening(), 1..120)) {
         let mut now = Instant::now();
-        let mut core: Core<u32, u32> = Core::default();
+        let mut core: Core<u32, u32> = Core::new(SHORTLY);
         let mut world = World::default();
         let mut waiting: Vec<(WaiterId, u32)> = Vec::new();
         let (mut callers, mut deliveries) = (0, 0);
@@ -278,19 +314,19 @@ proptest! {
                     let host = world.asked.remove(&id)?;
                     world.idle.insert(id, host);
                     deliveries += 1;
-                    core.arrived(id, deliveries)
+                    core.arrived(id, deliveries, now)
                 }),
                 Happening::Miss(n) => nth(&world.asked, n).and_then(|id| {
                     let host = world.asked.remove(&id)?;
                     world.idle.insert(id, host);
                     deliveries += 1;
-                    let (caller, delivery) = core.arrived(id, deliveries)?;
+                    let (caller, delivery) = core.arrived(id, deliveries, now)?;
                     waiting.retain(|(_, waits)| *waits != caller);
                     core.given_back(delivery)
                 }),
                 Happening::Late(n) => nth(&world.draining, n).and_then(|id| {
                     deliveries += 1;
-                    core.arrived(id, deliveries)
+                    core.arrived(id, deliveries, now)
                 }),
                 Happening::Empty(n) => {
                     if let Some(id) = nth(&world.asked, n) {
@@ -340,12 +376,25 @@ proptest! {
                 let asked = world.asked.values().filter(|of| *of == host).count();
                 let pauses = core.hosts[host].not_before.is_some();
                 prop_assert!(asked <= waiting.len() || surplus, "{} asked, {} wanted", asked, waiting.len());
-                prop_assert!(asked >= waiting.len() || pauses, "{} asked, {} wanted", asked, waiting.len());
-                prop_assert!(!pauses || waiting.is_empty() || core.wake_at().is_some(), "nobody wakes it");
+                let turn = core.hosts.iter().any(|(of, state)| {
+                    !state.dry && world.asked.values().any(|asked| asked == of) && of != host
+                });
+                prop_assert!(asked >= waiting.len() || pauses || turn, "{} asked, {} wanted", asked, waiting.len());
+                prop_assert!(asked >= waiting.len() || core.wake_at().is_some(), "nobody wakes it");
             }
             for of in world.asked.values() {
                 prop_assert!(hosts.contains(of), "a host is asked that is not ours");
             }
+        }
+        // Left alone, every host is asked for what is wanted, and nobody for more.
+        while let Some(at) = core.wake_at() {
+            prop_assert!(at > now, "it has been planned for");
+            now = at;
+            world.carry_out(core.plan(now));
+        }
+        for host in &hosts {
+            let asked = world.asked.values().filter(|of| *of == host).count();
+            prop_assert_eq!(asked, waiting.len());
         }
         // Everything that came is handed over or still here.
         let left: BTreeSet<u32> = core.leftovers().into_iter().collect();

@@ -36,7 +36,7 @@ pub(super) struct Desk {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     core: Core<Waiter, Delivery>,
     lanes: HashMap<StreamId, Lane>,
@@ -63,6 +63,7 @@ pub(super) enum Wanted {
 
 impl Desk {
     pub(super) fn new(client: Client, options: IntakeOptions, health: watch::Sender<Health>) -> Self {
+        let core = Core::new(options.soon);
         Self {
             client,
             options,
@@ -72,7 +73,7 @@ impl Desk {
             hurry: Notify::new(),
             clock: Notify::new(),
             quieter: Notify::new(),
-            state: Mutex::default(),
+            state: Mutex::new(State { core, lanes: HashMap::new(), reasons: HashMap::new() }),
         }
     }
 
@@ -107,7 +108,7 @@ impl Desk {
         let mut state = self.lock();
         match answer.result {
             Some(task) => {
-                let next = state.core.arrived(stream, Delivery { task, host: host.clone(), at: now });
+                let next = state.core.arrived(stream, Delivery { task, host: host.clone(), at: now }, now);
                 hand_over(&mut state, next);
             }
             None => state.core.empty(stream, now),
@@ -132,7 +133,14 @@ impl Desk {
         let trouble = state.trouble();
         drop(state);
         if let Some(why) = trouble {
-            self.show(Health::Unhealthy(why));
+            // What a heartbeat met is told rather than this.
+            self.health.send_if_modified(|shown| {
+                let news = !matches!(shown, Health::Unhealthy(_));
+                if news {
+                    *shown = Health::Unhealthy(why);
+                }
+                news
+            });
         }
         self.quieter.notify_one();
     }

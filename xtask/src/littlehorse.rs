@@ -22,7 +22,16 @@ const MAVEN: &[Need] = &[Need { program: "mvn", package: "maven" }];
 /// Copies what a project depends on. The version is named: Maven would take another one tomorrow.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 /// The tests. `cargo test` alone does not run them.
-pub(crate) const TESTS: [&str; 4] = ["--package", "remuda", "--test", "littlehorse_real"];
+pub(crate) const TESTS: [&str; 8] = [
+    "--package",
+    "remuda",
+    "--package",
+    "littlehorse-double",
+    "--test",
+    "littlehorse_real",
+    "--test",
+    "real",
+];
 
 /// Runs the tests. Where the server cannot be had they are left out, unless they are required.
 pub(crate) fn test(required: bool) -> Result<Done> {

@@ -13,9 +13,9 @@
 //! # }
 //! ```
 //!
-//! What it does is what the real server was seen to do, as far as a task worker can tell. It is honest in two ways that tests
-//! check: messages in recordings are reproduced byte for byte, and the official Python SDK works with it exactly as it was
-//! recorded to work.
+//! What it does is what the real server was seen to do, as far as a task worker can tell. Tests keep it honest in three ways:
+//! messages of recordings are reproduced byte for byte, the official Python SDK works with it exactly as it was recorded to
+//! work, and it answers the same questions in the same words as a real server.
 
 mod access;
 mod answers;
@@ -23,6 +23,7 @@ mod clock;
 mod cluster;
 mod double;
 mod fault;
+mod gson;
 mod host;
 mod journal;
 mod message;
@@ -37,6 +38,7 @@ mod tls;
 pub use access::{OAuth, TokenRequest, TokenServer};
 pub use double::Double;
 pub use fault::{Fault, quota, too_large};
+pub use gson::rewritten;
 pub use journal::{Event, Journal, Method, What};
 pub use message::Message;
 pub use options::{Backoff, NewRun, Options, Oversize, json_task};

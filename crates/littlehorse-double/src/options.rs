@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::access::OAuth;
+use crate::gson::rewritten;
 use crate::proto::type_definition::DefinedType;
 use crate::proto::variable_value::Value;
 use crate::proto::{
@@ -166,6 +167,17 @@ impl NewRun {
         let value = VariableValue { value: Some(Value::JsonObj(workflow.into())) };
         let input = VarNameAndVal { var_name: "workflow".to_owned(), value: Some(value), masked: false };
         Self::new(wf_run_id, vec![input])
+    }
+
+    /// With its JSON as it comes out of the real server; see [`rewritten`].
+    #[must_use]
+    pub fn rewritten(mut self) -> Self {
+        for input in self.inputs.iter_mut().filter_map(|input| input.value.as_mut()?.value.as_mut()) {
+            if let Value::JsonObj(text) | Value::JsonArr(text) = input {
+                *text = rewritten(text);
+            }
+        }
+        self
     }
 
     /// Of another tenant.

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 
 use super::timers::Timer;
 use super::{Cluster, RunKey, State};
+use crate::gson::rewritten;
 use crate::options::NewRun;
 use crate::proto::report_task_run::Result as Reported;
 use crate::proto::type_definition::DefinedType;
@@ -124,7 +125,7 @@ fn judged(
 ) -> Option<(TaskStatus, Option<task_attempt::Result>)> {
     let status = TaskStatus::try_from(report.status).ok()?;
     let result = report.result.clone().map(|result| match result {
-        Reported::Output(value) => task_attempt::Result::Output(value),
+        Reported::Output(value) => task_attempt::Result::Output(stored(value)),
         Reported::Error(error) => task_attempt::Result::Error(error),
         Reported::Exception(exception) => task_attempt::Result::Exception(exception),
     });
@@ -166,6 +167,38 @@ fn misfit(def: &TaskDef, value: &VariableValue) -> Option<String> {
         | (VariableType::Bytes, Value::Bytes(_))
         | (VariableType::WfRunId, Value::WfRunId(_))
         | (VariableType::Timestamp, Value::UtcTimestamp(_)) => None,
-        _ => Some(format!("Task output incompatible with declared return type: {}", wanted.as_str_name())),
+        _ => Some(format!(
+            "Task output incompatible with declared return type: \
+             Value of type {} is not compatible with expected type {}",
+            type_of(value),
+            wanted.as_str_name()
+        )),
     }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::JsonObj(_) => "JSON_OBJ",
+        Value::JsonArr(_) => "JSON_ARR",
+        Value::Double(_) => "DOUBLE",
+        Value::Bool(_) => "BOOL",
+        Value::Str(_) => "STR",
+        Value::Int(_) => "INT",
+        Value::Bytes(_) => "BYTES",
+        Value::WfRunId(_) => "WF_RUN_ID",
+        Value::UtcTimestamp(_) => "TIMESTAMP",
+        Value::Struct(_) => "STRUCT",
+        Value::Array(_) => "ARRAY",
+        Value::Map(_) => "MAP",
+    }
+}
+
+/// JSON that goes through the server is written anew.
+fn stored(value: VariableValue) -> VariableValue {
+    let value = value.value.map(|value| match value {
+        Value::JsonObj(text) => Value::JsonObj(rewritten(&text)),
+        Value::JsonArr(text) => Value::JsonArr(rewritten(&text)),
+        other => other,
+    });
+    VariableValue { value }
 }

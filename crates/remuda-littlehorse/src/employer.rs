@@ -32,6 +32,12 @@ const MOST_REFUSALS: usize = 256;
 /// Input, output and log of a task together stay below this many bytes: the server's limit is 1,047,000.
 const LARGEST_RECORD: usize = 900_000;
 
+/// A report of so many bytes is taken by every server.
+const SMALL_REPORT: usize = 100_000;
+
+/// After so many reports that were not heard the server is asked whether the attempt is still wanted.
+const ASK_AFTER: u32 = 4;
+
 /// How often it is tried to keep a checkpoint.
 const CHECKPOINT_TRIES: u32 = 3;
 
@@ -84,6 +90,8 @@ struct Notes {
     stored: i32,
     /// How often that was tried.
     tries: u32,
+    /// How often its end was told to a server that did not take it.
+    unheard: u32,
 }
 
 impl LittleHorse {
@@ -198,7 +206,14 @@ impl LittleHorse {
     async fn send(&self, job: &Job, cookie: &Cookie, ended: &JobEnding) -> Result<Reported> {
         let mut ending = ending::of(job, ended, &self.options.places);
         // What is too large for the server is sent without its log, and then as what it is.
-        let (mut log, mut cut) = (true, false);
+        let unheard = self.note(job, |notes| notes.unheard);
+        let (mut log, mut cut) = match unheard {
+            0 => (true, false),
+            _ => reduced(unheard, self.build(job, cookie, &ending, true).size()),
+        };
+        if cut {
+            ending = ending::too_large(outputs(ended), self.build(job, cookie, &ending, false).size());
+        }
         loop {
             let report = self.build(job, cookie, &ending, log);
             let too_large = |error: &Error| {
@@ -215,7 +230,16 @@ impl LittleHorse {
                 Err(error @ (Error::NotFound { .. } | Error::Refused { .. })) => {
                     return self.after_refusal(job, cookie, &error).await;
                 }
-                Err(error) => return Err(SourceError::Unavailable(error.to_string())),
+                Err(error) => {
+                    let unheard = self.note(job, |notes| {
+                        notes.unheard = notes.unheard.saturating_add(1);
+                        notes.unheard
+                    });
+                    if unheard.is_multiple_of(ASK_AFTER) {
+                        return self.after_refusal(job, cookie, &error).await;
+                    }
+                    return Err(SourceError::Unavailable(error.to_string()));
+                }
             }
         }
     }
@@ -420,6 +444,13 @@ fn last_line(ending: &Ending) -> String {
     }
 }
 
+/// Whether a report that was not heard so often goes without its log, and whether its output is given up. A server with a
+/// limit below the usual one answers as if it were away; what is small cannot be the reason.
+fn reduced(unheard: u32, bytes: usize) -> (bool, bool) {
+    let large = bytes > SMALL_REPORT;
+    (!(large && unheard >= ASK_AFTER), large && unheard >= 4 * ASK_AFTER)
+}
+
 /// About how many bytes it takes at the server.
 fn size(ending: &Ending) -> usize {
     match ending {
@@ -435,5 +466,20 @@ fn outputs(ended: &JobEnding) -> usize {
     match ended {
         JobEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
         JobEnding::CalledOff { .. } => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_reports_are_reduced_and_late() {
+        for unheard in [0, 3, 100] {
+            assert_eq!(reduced(unheard, 50_000), (true, false));
+        }
+        assert_eq!(reduced(3, 500_000), (true, false));
+        assert_eq!(reduced(4, 500_000), (false, false));
+        assert_eq!(reduced(16, 500_000), (false, true));
     }
 }

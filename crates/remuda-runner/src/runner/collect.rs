@@ -204,9 +204,14 @@ fn is_result(file: &Left) -> bool {
     matches!(file.file_type, FileType::Output | FileType::Temp)
 }
 
-/// A file that stays where it is.
+/// A file that stays where it is. Some nodes write a part of the folder before the name: it belongs to its path.
 fn named(n: i32, left: &Left) -> OutputFile {
-    output_file(n, left, Delivered { key: String::new(), size: 0, sha256: Sha256([0; 32]) })
+    let mut file = output_file(n, left, Delivered { key: String::new(), size: 0, sha256: Sha256([0; 32]) });
+    if let Some((folder, _)) = left.filename.rsplit_once('/') {
+        let parts = [file.subfolder.trim_end_matches('/'), folder.trim_matches('/')];
+        file.subfolder = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+    }
+    file
 }
 
 fn output_file(n: i32, left: &Left, delivered: Delivered) -> OutputFile {

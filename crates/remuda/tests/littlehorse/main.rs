@@ -6,7 +6,9 @@
     reason = "clippy does not see that the helpers are part of tests"
 )]
 
+mod deploy;
 mod ends;
+mod faults;
 mod lives;
 mod stage;
 mod starts;

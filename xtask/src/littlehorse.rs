@@ -77,7 +77,7 @@ fn fetch(home: &Path) -> Result<()> {
         let project = home.join("pom.xml");
         fs::write(&project, project_of(&jars()?)).context("cannot write a project for Maven")?;
         let mut maven = Command::new("mvn");
-        maven.args(["--batch-mode", "--quiet", "--file"]).arg(&project).arg(COPY);
+        maven.args(["--batch-mode", "--quiet", "-Dstyle.color=never", "--file"]).arg(&project).arg(COPY);
         maven.arg(format!("-DoutputDirectory={}", folder.display())).arg("-Dmaven.artifact.threads=8");
         run::shown(&mut maven)
     })

@@ -73,7 +73,14 @@ impl Client {
         if let (Code::Unauthenticated, Some(tokens)) = (failed.code(), &self.inner.tokens) {
             tokens.refused(asked);
         }
-        status::error(method, host, *host != self.inner.bootstrap, failed)
+        let mut error = status::error(method, host, *host != self.inner.bootstrap, failed);
+        // The server does not say whom it refuses, and a wrong tenant is the usual reason.
+        if let (Error::Refused { code: Code::PermissionDenied, message, .. }, Some(tenant)) =
+            (&mut error, &self.config().tenant)
+        {
+            message.push_str(&format!(" (as tenant {tenant})"));
+        }
+        error
     }
 
     /// A question to the host of the settings; when it is away, to the others that are known. Any host answers for all.

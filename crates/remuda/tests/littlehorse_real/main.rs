@@ -4,14 +4,15 @@
 //! so that nobody gets what another one has left; those in which the server has to fail start their own.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests may fail")]
 
+mod ends;
+mod lives;
 mod sdk;
+mod stage;
+#[path = "../support/mod.rs"]
+mod support;
 
 use remuda_testbed::littlehorse::LittleHorseServer;
-use std::time::Duration;
 use tokio::sync::OnceCell;
-
-/// Generous, for machines that do a lot besides.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 static SHARED: OnceCell<LittleHorseServer> = OnceCell::const_new();
 

@@ -1,6 +1,7 @@
 //! The SDK alone: a function that serves a TaskDef.
 
-use crate::{PATIENCE, shared, started};
+use crate::support::PATIENCE;
+use crate::{shared, started};
 use littlehorse::{Client, Config, NewTaskDef, TaskContext, TaskError, Type, Worker};
 use remuda_testbed::littlehorse::{Input, LittleHorseServer, RunStatus, TaskStatus, Workflow};
 use std::sync::Arc;
@@ -128,7 +129,7 @@ async fn a_tenant_is_served_and_an_unknown_one_is_refused() {
     let stranger = Worker::new(tenant("nobody"), task("sdk-tenant"), obey).register();
     let refused = tokio::time::timeout(PATIENCE, stranger.run()).await.expect("it says so at once");
     let refused = refused.expect_err("nobody is served").to_string();
-    assert!(refused.contains("Tenant not allowed"), "{refused}");
+    assert!(refused.ends_with("Tenant not allowed (as tenant nobody)"), "{refused}");
 
     let workflows = server.workflows().tenant("acme").await.expect("a tenant");
     let worker = Serving::start(Worker::new(tenant("acme"), task("sdk-tenant"), obey));

@@ -21,6 +21,8 @@ const WORKED: Duration = Duration::from_secs(5);
 const CLOSE_TOGETHER: Duration = Duration::from_secs(1);
 /// So many empty answers in a row are answered by asking again at once.
 const EMPTY_AT_ONCE: u32 = 3;
+/// So many half-closed streams are read on at once; of more, the oldest are let go.
+const MOST_DRAINING: usize = 256;
 /// So many failures in a row are more than a restart.
 const TROUBLE: u32 = 3;
 /// A host that has not failed for so long works again: the pauses between tries are shorter.
@@ -45,7 +47,7 @@ pub(super) enum Step {
     Ask(StreamId),
     /// Close the sending side, and read on for a while.
     HalfClose(StreamId),
-    /// Let go of a stream that owes nothing.
+    /// Let go of a stream that owes nothing, or has had its time.
     Drop(StreamId),
 }
 
@@ -282,6 +284,12 @@ impl<W, D> Core<W, D> {
                     }
                 }
             }
+        }
+        let draining = self.streams.iter().filter(|(_, stream)| stream.phase == Phase::Draining);
+        let draining: Vec<StreamId> = draining.map(|(id, _)| *id).collect();
+        for id in &draining[..draining.len().saturating_sub(MOST_DRAINING)] {
+            dropped.push(*id);
+            steps.push(Step::Drop(*id));
         }
         for id in dropped {
             self.streams.remove(&id);

@@ -199,6 +199,33 @@ fn a_host_that_is_taken_away_is_half_closed_and_read_on() {
 }
 
 #[test]
+fn half_closed_streams_do_not_pile_up() {
+    let now = Instant::now();
+    let mut core = dry_core(&[1, 2]);
+    let (mut open, mut let_go) = (0, Vec::new());
+    for n in 0..1000 {
+        core.want("a");
+        // The first host delivers, the second one is half-closed.
+        let steps = core.plan(now);
+        open += steps.iter().filter(|step| matches!(step, Step::Open(..))).count();
+        let first = steps.iter().find_map(|step| match step {
+            Step::Open(id, of) if *of == host(1) => Some(*id),
+            Step::Ask(id) => Some(*id),
+            _ => None,
+        });
+        core.arrived(first.unwrap(), n, now + SHORTLY);
+        let dropped = core.plan(now).into_iter().filter_map(|step| match step {
+            Step::Drop(id) => Some(id),
+            _ => None,
+        });
+        let_go.extend(dropped);
+    }
+    assert_eq!(open, 1001);
+    assert_eq!(let_go.len(), 1000 - MOST_DRAINING);
+    assert!(let_go.is_sorted(), "the oldest first");
+}
+
+#[test]
 fn closing_withdraws_everything_and_keeps_what_arrives() {
     let now = Instant::now();
     let mut core = dry_core(&[1, 2]);

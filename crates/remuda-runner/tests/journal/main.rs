@@ -4,6 +4,7 @@
 
 mod again;
 mod away;
+mod chaos;
 mod killed;
 mod over;
 mod rig;

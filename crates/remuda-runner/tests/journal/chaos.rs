@@ -1,0 +1,80 @@
+//! Everything at once: kills, outages and repeated deliveries, in a fixed disorder.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use remuda_runner::source::journal::Job;
+
+use super::rig::*;
+
+/// Numbers that look like chance, and are the same every time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[tokio::test]
+async fn whatever_is_killed_or_away_every_job_is_rendered_once_and_reported() {
+    let (mut rig, one, two) = (Rig::new(), sim().await, sim().await);
+    rig.slots = 3;
+    let mut chance = Chance(7);
+    let mut jobs: Vec<Job> =
+        (0..24).map(|n| job(&format!("job{n}"), &long(0.1 + chance.below(4) as f64 / 10.0))).collect();
+    let mut process = rig.start(&[&one, &two]).await;
+    for job in &jobs {
+        rig.boss.give(job);
+    }
+    let reported = |rig: &Rig| {
+        rig.boss
+            .reports()
+            .into_iter()
+            .map(|(job, ending)| {
+                result(&ending);
+                job.key
+            })
+            .collect::<BTreeSet<_>>()
+    };
+    for round in 0_u64.. {
+        let done = reported(&rig).len();
+        if done == jobs.len() {
+            break;
+        }
+        assert!(round < 200, "{done} of {} were reported", jobs.len());
+        match chance.below(4) {
+            0 => {
+                process.kill();
+                process = rig.start(&[&one, &two]).await;
+            }
+            1 => rig.boss.away(true),
+            _ => rig.boss.away(false),
+        }
+        // A job that was handed out and not reported is handed out again after a while.
+        if rig.boss.waiting() == 0 {
+            rig.boss.away(false);
+            let done = reported(&rig);
+            let open: Vec<usize> = (0..jobs.len()).filter(|n| !done.contains(&jobs[*n].key)).collect();
+            if !open.is_empty() {
+                let n = open[usize::try_from(chance.below(open.len() as u64)).unwrap()];
+                jobs[n] = again(&jobs[n], jobs[n].attempt + 1);
+                rig.boss.give(&jobs[n]);
+            }
+        }
+        // Long enough for something to happen, short enough to be in the midst of it.
+        tokio::time::sleep(Duration::from_millis(100 + chance.below(400))).await;
+    }
+    rig.boss.away(false);
+    assert_eq!(process.stop().await, 0);
+    assert!(rig.journal().is_empty(), "{:?}", rig.journal());
+    let mut executions = one.stats().by_graph;
+    for (graph, times) in two.stats().by_graph {
+        *executions.entry(graph).or_default() += times;
+    }
+    assert_eq!(executions.len(), jobs.len());
+    assert!(executions.values().all(|times| *times == 1), "{executions:?}");
+    one.shutdown().await;
+    two.shutdown().await;
+}

@@ -54,3 +54,31 @@ async fn a_newer_delivery_hears_what_the_older_one_could_not() {
     assert_eq!(sim.stats().executions_total, 1);
     sim.shutdown().await;
 }
+
+#[tokio::test]
+async fn an_employer_that_does_not_answer_is_asked_again() {
+    let (rig, sim) = (Rig::new(), sim().await);
+    rig.boss.deaf(2);
+    rig.boss.give(&job("patience", &picture()));
+    let process = rig.start(&[&sim]).await;
+    result(&rig.boss.heard(1).await.remove(0).1);
+    process.stop().await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_is_not_sent() {
+    let (rig, sim) = (Rig::new(), sim().await);
+    let process = rig.start(&[&sim]).await;
+    until("it to ask", async || rig.boss.asking() == 1).await;
+    let journal = rig.folder().join("journal");
+    std::fs::remove_dir(&journal).unwrap();
+    rig.boss.give(&job("careful", &picture()));
+    until("it to be handed out", async || rig.boss.waiting() == 0).await;
+    assert_eq!((process.source.counts(), rig.boss.begun().len()), ((1, 0), 0));
+    std::fs::create_dir(&journal).unwrap();
+    result(&rig.boss.heard(1).await.remove(0).1);
+    process.stop().await;
+    assert_eq!(sim.stats().executions_total, 1);
+    sim.shutdown().await;
+}

@@ -41,6 +41,8 @@ struct State {
     begun: Vec<(String, WorkerId)>,
     frames: usize,
     away: bool,
+    /// So many questions are not answered.
+    deaf: usize,
     /// Delivered again as soon as its failure is reported, before that is answered.
     retry: Option<Job>,
     over: HashMap<String, VecDeque<Over>>,
@@ -63,6 +65,10 @@ impl Boss {
 
     pub(crate) fn retry_as(&self, job: &Job) {
         self.with(|state| state.retry = Some(job.clone()));
+    }
+
+    pub(crate) fn deaf(&self, times: usize) {
+        self.with(|state| state.deaf = times);
     }
 
     pub(crate) fn away(&self, away: bool) {
@@ -144,6 +150,16 @@ impl Employer for Boss {
             state.most_asking = state.most_asking.max(state.asking);
         });
         let _asking = Asking(self);
+        let heard = self.with(|state| match state.deaf.checked_sub(1) {
+            Some(left) => {
+                state.deaf = left;
+                false
+            }
+            None => true,
+        });
+        if !heard {
+            return Err(SourceError::Unavailable("the boss does not listen".to_owned()));
+        }
         loop {
             let changed = self.changed.notified();
             let job = self.state.lock().unwrap().jobs.pop_front();

@@ -56,7 +56,7 @@ async fn a_report_is_repeated_until_it_is_heard() {
     let double = start().await;
     let (gate, worker) = gated(&double);
     gate.add_permits(2);
-    double.inject(Method::ReportTask, Fault::Refuse(tonic::Status::unavailable("not now")), 1);
+    double.inject(Method::ReportTask, Fault::Refuse(tonic::Status::unavailable("not now")), 2);
     double.inject(Method::ReportTask, Fault::DoneThenRefuse(tonic::Status::unavailable("lost")), 1);
     let worker = Running::start(worker);
     let run = json(&double, "wfrun-1", "{}");

@@ -372,7 +372,9 @@ impl Employer for LittleHorse {
         let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
         self.note(job, |notes| {
             notes.begun = Some((prompt_id, worker.clone()));
-            let text = format!("submitted to {worker} as prompt {prompt_id} (attempt {})", job.attempt);
+            // A later attempt was looked for, and may have been there already.
+            let how = if job.again { "taken up at" } else { "submitted to" };
+            let text = format!("{how} {worker} as prompt {prompt_id} (attempt {})", job.attempt);
             notes.log.line(&now(), &text);
         });
     }

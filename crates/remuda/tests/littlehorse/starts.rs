@@ -124,6 +124,37 @@ fn the_output_folder_must_be_known() {
 }
 
 #[test]
+fn the_settings_are_shown_without_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    let shown = Command::new(env!("CARGO_BIN_EXE_remuda"))
+        .arg("config")
+        .current_dir(dir.path())
+        .envs([
+            ("LHC_OAUTH_CLIENT_SECRET", "hunter2"),
+            ("LH_HOST", "lh:2024"),
+            ("COMFYUI_POLL_INTERVAL_SEC", "0.5"),
+        ])
+        .output()
+        .unwrap();
+    let shown = text(&shown.stdout);
+    let row = |name: &str| {
+        let row = shown.lines().find(|line| line.starts_with(name)).expect(name);
+        row.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("littlehorse.host"), "littlehorse.host lh:2024 env LH_HOST");
+    assert_eq!(
+        row("littlehorse.oauth_client_secret"),
+        "littlehorse.oauth_client_secret *** env LHC_OAUTH_CLIENT_SECRET"
+    );
+    assert_eq!(
+        row("littlehorse.poll_interval"),
+        "littlehorse.poll_interval 500ms env COMFYUI_POLL_INTERVAL_SEC"
+    );
+    assert_eq!(row("littlehorse.history_timeout"), "littlehorse.history_timeout 10m default");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
 fn settings_that_make_no_sense_are_told() {
     let env = [("COMFYUI_OUTPUT_DIR", "/out"), ("COMFYUI_BASE_URL", "http://127.0.0.1:1")];
     for (name, value, told) in [

@@ -7,6 +7,7 @@
 mod scenarios;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use littlehorse::{
@@ -101,7 +102,7 @@ async fn our_worker_says_what_the_official_sdk_was_recorded_to_say() {
 
 /// The reports that came until all tasks were over.
 async fn reported(name: &'static str, tasks: usize) -> Vec<ReportTaskRun> {
-    let scenario = Scenario::new(name, false).await;
+    let scenario = Scenario::new(name, Some(Arc::default())).await;
     scenario.prepare();
     let (worker, stop) = worker(&scenario);
     let running = tokio::spawn(worker.run_until(stop.clone().cancelled_owned()));
@@ -131,7 +132,7 @@ async fn what_differs_does_so_for_the_better() {
 
 /// Plays a scenario and says what is not as recorded.
 async fn play(name: &'static str) -> String {
-    let scenario = Scenario::new(name, false).await;
+    let scenario = Scenario::new(name, Some(Arc::default())).await;
     scenario.prepare();
     let (worker, stop) = worker(&scenario);
     let running = tokio::spawn(worker.run_until(stop.clone().cancelled_owned()));
@@ -174,7 +175,11 @@ fn worker(scenario: &Scenario) -> (Worker, CancellationToken) {
         "taskdef-missing" => ServedTask::from(TASK),
         _ => ServedTask::from(def),
     };
-    let worker = Worker::new(client, task, move |context, workflow| render(name, context, workflow));
+    let begun = scenario.begun.clone();
+    let worker = Worker::new(client, task, move |context, workflow| {
+        begun.iter().for_each(|begun| begun.notify_one());
+        render(name, context, workflow)
+    });
     let worker = if name == "taskdef-missing" { worker } else { worker.register() };
     (worker.heartbeat(Duration::from_secs(1)), CancellationToken::new())
 }

@@ -69,7 +69,7 @@ async fn the_official_sdk_says_what_it_was_recorded_to_say() {
 
 /// Plays a scenario and says what is not as recorded.
 async fn play(name: &'static str, heartbeat: Option<&'static str>, python: PathBuf) -> String {
-    let scenario = Scenario::new(name, true).await;
+    let scenario = Scenario::new(name, None).await;
     scenario.prepare();
     let mut command = Command::new(python);
     command.arg(scripts().join("worker.py")).arg(name).envs(scenario.settings());

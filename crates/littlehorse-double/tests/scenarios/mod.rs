@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use littlehorse_double::proto::{PollTaskResponse, WfRunId};
@@ -12,6 +13,7 @@ use littlehorse_double::{
     Double, Event, Fault, Method, NewRun, OAuth, Options, Tls, What, json_task, quota, too_large,
 };
 use prost::Message as _;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 use tonic::Status;
 
@@ -32,8 +34,8 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) recording: Recording,
     pub(crate) double: Double,
-    /// The worker asks for the next task before it has ended one.
-    claims_ahead: bool,
+    /// Notified by a worker when it begins a task. Without it the worker asks for the next task when it has one.
+    pub(crate) begun: Option<Arc<Notify>>,
 }
 
 /// All recordings.
@@ -55,7 +57,7 @@ pub(crate) fn read(name: &str) -> Recording {
 }
 
 impl Scenario {
-    pub(crate) async fn new(name: &'static str, claims_ahead: bool) -> Self {
+    pub(crate) async fn new(name: &'static str, begun: Option<Arc<Notify>>) -> Self {
         let tls = |clients| Some(Tls { certificate: pem("server.pem"), key: pem("server.key.pem"), clients });
         let oauth = || OAuth {
             client_id: "comfy-worker".to_owned(),
@@ -71,7 +73,7 @@ impl Scenario {
             _ => Options::default(),
         };
         let double = Double::start(options).await.expect("a double");
-        Self { name, recording: read(name), double, claims_ahead }
+        Self { name, recording: read(name), double, begun }
     }
 
     /// The settings that the worker had.
@@ -214,8 +216,10 @@ impl Scenario {
             "server-restart-busy" => {
                 let first = double.schedule(next());
                 first.running(0).await;
-                if self.claims_ahead {
-                    double.until_parked(0, 1).await;
+                // What is told is not heard yet, and a stream that breaks would lose it.
+                match &self.begun {
+                    Some(begun) => begun.notified().await,
+                    None => double.until_parked(0, 1).await,
                 }
                 double.down(0).await.expect("down");
                 // Until after the end of the task, which takes 6 s.

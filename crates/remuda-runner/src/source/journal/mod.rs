@@ -17,6 +17,7 @@
 mod ask;
 mod desk;
 mod folder;
+mod left;
 mod look;
 mod office;
 mod oversee;
@@ -34,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+pub use left::LeftReports;
 pub use service::JournalSource;
 
 use super::Result;
@@ -50,6 +52,12 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
 
     /// Says how a job ended, once. [`super::SourceError::Unavailable`]: it is kept and said again, also after a restart.
     async fn report(&self, job: &Job, ending: &JobEnding) -> Result<Reported>;
+
+    /// Returns when an employer that was away answers again: reports are tried at once then. Without it they are tried
+    /// after their pauses only.
+    async fn back(&self) {
+        std::future::pending().await
+    }
 
     /// Watches over a job under way, and returns when the employer does not want it from this process any more.
     async fn watch(&self, job: &Job) -> Over;

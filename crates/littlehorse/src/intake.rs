@@ -25,7 +25,7 @@ use tokio_util::sync::DropGuard;
 
 use self::core::WaiterId;
 use self::desk::Desk;
-use crate::client::Client;
+use crate::client::{Client, Host};
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 
@@ -110,6 +110,11 @@ impl Intake {
             desk::Wanted::Waiting(id) => Wait { desk: &self.desk, id, receiver },
         };
         (&mut wait.receiver).await.map_err(|_| Error::Closed)
+    }
+
+    /// The hosts that are assigned to the worker. Any of them takes its reports.
+    pub fn hosts(&self) -> Vec<Host> {
+        self.desk.hosts()
     }
 
     /// How the worker stands with the cluster.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use littlehorse::{Client, Delivery, Ending, Error, Health, Heard, Intake, IntakeOptions, Report};
+use littlehorse::{Client, Delivery, Ending, Error, Health, Host, Intake, IntakeOptions, Report};
 use remuda_core::WorkerId;
 use remuda_runner::frames::{Frame, FrameKind};
 use remuda_runner::source::journal::{Employer, Job, JobEnding, Over, Reported};
@@ -16,27 +16,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::checkpoint;
 use crate::contract::{self, Contract};
 use crate::job::{self, Cookie};
 use crate::log::TaskLog;
 use crate::output::Places;
 use crate::oversight::{self, Look};
-use crate::{checkpoint, ending};
+use crate::reporting::Unheard;
 
 /// Logs of more tasks than this are not kept: those of tasks that were let go of go first.
 const MOST_NOTES: usize = 4096;
 
 /// So many reports of tasks that could not be begun may wait to be heard.
 const MOST_REFUSALS: usize = 256;
-
-/// Input, output and log of a task together stay below this many bytes: the server's limit is 1,047,000.
-const LARGEST_RECORD: usize = 900_000;
-
-/// A report of so many bytes is taken by every server.
-const SMALL_REPORT: usize = 100_000;
-
-/// After so many reports that were not heard the server is asked whether the attempt is still wanted.
-const ASK_AFTER: u32 = 4;
 
 /// How often it is tried to keep a checkpoint.
 const CHECKPOINT_TRIES: u32 = 3;
@@ -67,10 +59,10 @@ impl Options {
 /// A LittleHorse server that gives work to this process.
 #[derive(Debug)]
 pub struct LittleHorse {
-    client: Client,
-    intake: Intake,
-    options: Options,
-    contract: Contract,
+    pub(crate) client: Client,
+    pub(crate) options: Options,
+    /// Nothing, if it only reports.
+    serving: Option<Serving>,
     notes: Mutex<HashMap<String, Notes>>,
     /// Whether the server has checkpoints.
     checkpoints: OnceCell<bool>,
@@ -80,18 +72,25 @@ pub struct LittleHorse {
     stop: CancellationToken,
 }
 
+/// Where tasks come from.
+#[derive(Debug)]
+struct Serving {
+    intake: Intake,
+    contract: Contract,
+}
+
 /// What is remembered of a task that is under way.
 #[derive(Debug, Default)]
-struct Notes {
-    log: TaskLog,
+pub(crate) struct Notes {
+    pub(crate) log: TaskLog,
     /// The prompt's id, and the ComfyUI that has it.
     begun: Option<(uuid::Uuid, WorkerId)>,
     /// How many checkpoints this process has left.
-    stored: i32,
+    pub(crate) stored: i32,
     /// How often that was tried.
     tries: u32,
-    /// How often its end was told to a server that did not take it.
-    unheard: u32,
+    /// How often its report was not heard.
+    pub(crate) unheard: Unheard,
 }
 
 impl LittleHorse {
@@ -103,32 +102,50 @@ impl LittleHorse {
         let contract = contract::register(&client, &options.task).await?;
         let mut intake = IntakeOptions::new(&options.task);
         intake.heartbeat = options.heartbeat;
-        Ok(Self {
-            intake: Intake::open(client.clone(), intake),
+        let intake = Intake::open(client.clone(), intake);
+        Ok(Self::new(client, options, Some(Serving { intake, contract })))
+    }
+
+    /// One that asks for nothing, and only tells how tasks ended that were delivered before.
+    pub fn for_reports(client: Client, options: Options) -> Self {
+        Self::new(client, options, None)
+    }
+
+    fn new(client: Client, options: Options, serving: Option<Serving>) -> Self {
+        Self {
             client,
             options,
-            contract,
+            serving,
             notes: Mutex::default(),
             checkpoints: OnceCell::new(),
             refusals: TaskTracker::new(),
             refusing: Arc::default(),
             stop: CancellationToken::new(),
-        })
+        }
     }
 
-    /// How the workflow comes.
-    pub fn contract(&self) -> Contract {
-        self.contract
+    /// How the workflow comes, if tasks are asked for.
+    pub fn contract(&self) -> Option<Contract> {
+        self.serving.as_ref().map(|serving| serving.contract)
     }
 
-    /// How the worker stands with the cluster.
-    pub fn health(&self) -> watch::Receiver<Health> {
-        self.intake.health()
+    /// How the worker stands with the cluster, if tasks are asked for.
+    pub fn health(&self) -> Option<watch::Receiver<Health>> {
+        self.serving.as_ref().map(|serving| serving.intake.health())
+    }
+
+    /// The hosts that are assigned to this worker.
+    pub(crate) fn assigned(&self) -> Vec<Host> {
+        self.serving.as_ref().map(|serving| serving.intake.hosts()).unwrap_or_default()
     }
 
     /// Stops asking for tasks. Reports can still be sent.
     pub async fn close(&self) {
-        for delivery in self.intake.close().await {
+        let deliveries = match &self.serving {
+            Some(serving) => serving.intake.close().await,
+            None => Vec::new(),
+        };
+        for delivery in deliveries {
             let message = "the worker is stopping".to_owned();
             self.refuse(delivery, Ending::Failed { message });
         }
@@ -145,7 +162,7 @@ impl LittleHorse {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note<T>(&self, job: &Job, change: impl FnOnce(&mut Notes) -> T) -> T {
+    pub(crate) fn note<T>(&self, job: &Job, change: impl FnOnce(&mut Notes) -> T) -> T {
         let mut notes = self.notes();
         if notes.len() >= MOST_NOTES && !notes.contains_key(&job.key) {
             let oldest = notes.keys().next().cloned();
@@ -180,79 +197,6 @@ impl LittleHorse {
             }
             refusing.fetch_sub(1, Ordering::Relaxed);
         });
-    }
-
-    /// The report of a job.
-    fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
-        let (text, stored) =
-            self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
-        // The server keeps input, output and log in one record, and drops the record when it is too large.
-        let fits = job.workflow.get().len() + text.len() + size(ending) < LARGEST_RECORD;
-        let text = (log && fits).then_some(text.as_str());
-        Report::new(&cookie.task_run(), job.attempt, ending, text).with_checkpoints(cookie.observed + stored)
-    }
-
-    /// Once to who delivered it; when that one is away, once to the server of the settings.
-    async fn try_send(&self, cookie: &Cookie, report: &Report) -> std::result::Result<Heard, Error> {
-        let host = cookie.host();
-        match self.client.report(Some(&host), report).await {
-            Err(Error::Unavailable { .. }) if host != *self.client.bootstrap() => {
-                self.client.report(None, report).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn send(&self, job: &Job, cookie: &Cookie, ended: &JobEnding) -> Result<Reported> {
-        let mut ending = ending::of(job, ended, &self.options.places);
-        // What is too large for the server is sent without its log, and then as what it is.
-        let unheard = self.note(job, |notes| notes.unheard);
-        let (mut log, mut cut) = match unheard {
-            0 => (true, false),
-            _ => reduced(unheard, self.build(job, cookie, &ending, true).size()),
-        };
-        if cut {
-            ending = ending::too_large(outputs(ended), self.build(job, cookie, &ending, false).size());
-        }
-        loop {
-            let report = self.build(job, cookie, &ending, log);
-            let too_large = |error: &Error| {
-                matches!(error, Error::TooLarge { .. } | Error::Exhausted { retry_after: None, .. })
-            };
-            match self.try_send(cookie, &report).await {
-                Ok(Heard::Yes) => return Ok(Reported::Heard),
-                Ok(Heard::TooLate) => return Ok(Reported::TooLate),
-                Err(error) if too_large(&error) && log => log = false,
-                Err(error) if too_large(&error) && !cut => {
-                    ending = ending::too_large(outputs(ended), report.size());
-                    cut = true;
-                }
-                Err(error @ (Error::NotFound { .. } | Error::Refused { .. })) => {
-                    return self.after_refusal(job, cookie, &error).await;
-                }
-                Err(error) => {
-                    let unheard = self.note(job, |notes| {
-                        notes.unheard = notes.unheard.saturating_add(1);
-                        notes.unheard
-                    });
-                    if unheard.is_multiple_of(ASK_AFTER) {
-                        return self.after_refusal(job, cookie, &error).await;
-                    }
-                    return Err(SourceError::Unavailable(error.to_string()));
-                }
-            }
-        }
-    }
-
-    /// A report was refused. Only an attempt that still runs is worth another try.
-    async fn after_refusal(&self, job: &Job, cookie: &Cookie, error: &Error) -> Result<Reported> {
-        let me = &self.client.config().worker_id;
-        match self.client.get_task_run(&cookie.task_run()).await {
-            Ok(run) if oversight::judge(&run, job.attempt, me) == Look::Ours => {}
-            Ok(_) | Err(Error::NotFound { .. }) => return Ok(Reported::TooLate),
-            Err(_) => {}
-        }
-        Err(SourceError::Unavailable(error.to_string()))
     }
 
     /// Keeps where the prompt is, once, if the server can. Whether it worked changes nothing here.
@@ -303,9 +247,10 @@ impl Employer for LittleHorse {
     async fn next(&self) -> Result<Job> {
         let timeout_s =
             self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
+        let Some(Serving { intake, .. }) = &self.serving else { return std::future::pending().await };
         loop {
             let delivery =
-                self.intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+                intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
             match job::read(&delivery, self.client.config().tenant.as_deref(), timeout_s) {
                 Ok(job) => {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
@@ -325,6 +270,14 @@ impl Employer for LittleHorse {
         self.notes().remove(&job.key);
         tracing::info!(task = job.key, attempt = job.attempt, ?reported, "a task was reported");
         Ok(reported)
+    }
+
+    async fn back(&self) {
+        let Some(mut health) = self.health() else { return std::future::pending().await };
+        let away = health.wait_for(|health| *health != Health::Healthy).await.map(drop);
+        if away.is_err() || health.wait_for(|health| *health == Health::Healthy).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     async fn watch(&self, job: &Job) -> Over {
@@ -426,62 +379,6 @@ impl LittleHorse {
 }
 
 /// The moment, as it stands before a line.
-fn now() -> String {
+pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
-/// The line that ends a log.
-fn last_line(ending: &Ending) -> String {
-    match ending {
-        Ending::Success(_) => "workflow complete".to_owned(),
-        Ending::Failed { message } | Ending::BadInput { message } | Ending::BadOutput { message } => {
-            format!("failed: {message}")
-        }
-        Ending::Exception { name, message, content } => match content {
-            littlehorse::Value::JsonObj(content) if content.len() <= 4096 => {
-                format!("failed ({name}): {message}\n{content}")
-            }
-            _ => format!("failed ({name}): {message}"),
-        },
-    }
-}
-
-/// Whether a report that was not heard so often goes without its log, and whether its output is given up. A server with a
-/// limit below the usual one answers as if it were away; what is small cannot be the reason.
-fn reduced(unheard: u32, bytes: usize) -> (bool, bool) {
-    let large = bytes > SMALL_REPORT;
-    (!(large && unheard >= ASK_AFTER), large && unheard >= 4 * ASK_AFTER)
-}
-
-/// About how many bytes it takes at the server.
-fn size(ending: &Ending) -> usize {
-    match ending {
-        Ending::Success(littlehorse::Value::JsonObj(text)) => text.len(),
-        Ending::Exception { message, content: littlehorse::Value::JsonObj(text), .. } => {
-            message.len() + text.len()
-        }
-        _ => 8 << 10,
-    }
-}
-
-fn outputs(ended: &JobEnding) -> usize {
-    match ended {
-        JobEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
-        JobEnding::CalledOff { .. } => 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_large_reports_are_reduced_and_late() {
-        for unheard in [0, 3, 100] {
-            assert_eq!(reduced(unheard, 50_000), (true, false));
-        }
-        assert_eq!(reduced(3, 500_000), (true, false));
-        assert_eq!(reduced(4, 500_000), (false, false));
-        assert_eq!(reduced(16, 500_000), (false, true));
-    }
 }

@@ -19,6 +19,7 @@ mod job;
 mod log;
 mod output;
 mod oversight;
+mod reporting;
 
 pub use contract::Contract;
 pub use employer::{LittleHorse, Options};

@@ -11,7 +11,7 @@ use remuda_core::OwnerId;
 use remuda_files::Files;
 use remuda_littlehorse::{LittleHorse, Options, Places};
 use remuda_runner::source::Source;
-use remuda_runner::source::journal::{Employer, JournalOptions, JournalSource};
+use remuda_runner::source::journal::{Employer, JournalOptions, JournalSource, LeftReports};
 use remuda_runner::{Herd, HerdOptions, WorkerConfig};
 use tokio::time::Instant;
 
@@ -39,13 +39,26 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     let client = Client::new(task.config.clone()).map_err(as_input)?;
     let simulators = Simulators::start(settings.workers.sim).await?;
     let workers = workers(&settings, &simulators)?;
+    let folder = settings.server.data.join("littlehorse");
+    let options = Options {
+        task: task.name.clone(),
+        timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
+        ..Options::new(places)
+    };
     let ready = async {
-        wait_for_comfyui(&settings, &workers).await?;
-        let options = Options {
-            task: task.name.clone(),
-            timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
-            ..Options::new(places)
-        };
+        if !is_there(&workers).await {
+            let employer = LittleHorse::for_reports(client.clone(), options.clone());
+            // What ended before needs no ComfyUI to be told.
+            let left = LeftReports::open(&folder, &employer).await?;
+            let told = async {
+                left.say(&employer).await;
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                waited = wait_for_comfyui(&settings, &workers) => waited?,
+                () = told => {}
+            }
+        }
         anyhow::Ok(Arc::new(LittleHorse::open(client, options).await.map_err(as_input)?))
     };
     let employer = tokio::select! {
@@ -53,7 +66,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         () = stop.requested() => return Ok(ExitCode::SUCCESS),
     };
     let options = JournalOptions {
-        folder: settings.server.data.join("littlehorse"),
+        folder: folder.clone(),
         owner: owner.id,
         slots: task.slots,
         workers: workers.iter().map(|worker| (worker.spec.id.clone(), worker.client.clone())).collect(),
@@ -212,6 +225,17 @@ fn herd_options(settings: &Settings, owner: OwnerId) -> HerdOptions {
     options.timing.probe = settings.littlehorse.health_interval.max(Duration::from_millis(100));
     options.timing.unreachable = settings.littlehorse.history_timeout;
     options
+}
+
+/// Whether a ComfyUI answers at once.
+async fn is_there(workers: &[WorkerConfig]) -> bool {
+    for worker in workers {
+        let answer = tokio::time::timeout(Duration::from_secs(1), worker.client.system_stats()).await;
+        if matches!(answer, Ok(Ok(_))) {
+            return true;
+        }
+    }
+    false
 }
 
 /// A worker that registers gets tasks, and their timeouts run: so a ComfyUI must be there first, one at least.

@@ -18,9 +18,18 @@ fn outage() -> Duration {
 #[tokio::test]
 async fn a_server_away_around_the_end_of_a_render_hears_of_it_once_it_is_back() {
     let stage = Stage::new().await;
-    let _worker = stage.worker().await;
+    // The result is a large one: that a report is not heard for long is no reason to suspect its size.
+    let folder = format!("/{}", "x".repeat(2000));
+    let _worker = stage.worker_with(&[], &[("COMFYUI_OUTPUT_DIR", folder.as_str())]).await;
     let patient = outage() * 2 + PATIENCE;
-    let new = |id: &str, seed| NewRun::json(id, graph(seed, 3000).to_string()).timeout(patient).attempts(3);
+    let new = |id: &str, seed| {
+        let mut graph = graph(seed, 3000);
+        graph["3"] = json!({"class_type": "EmptyImage", "inputs":
+            {"width": 8, "height": 8, "batch_size": 100, "color": seed}});
+        graph["4"] =
+            json!({"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "b"}});
+        NewRun::json(id, graph.to_string()).timeout(patient).attempts(3)
+    };
     let run = stage.double.schedule(new("order-1", 1));
     stage.rendering().await;
     stage.double.down(0).await.unwrap();
@@ -32,7 +41,7 @@ async fn a_server_away_around_the_end_of_a_render_hears_of_it_once_it_is_back() 
     let back = Instant::now();
     let task = ended(&run).await;
     println!("away for {:?}, heard {:?} after the return", outage(), back.elapsed());
-    output(&task);
+    assert_eq!(output(&task)["outputs"].as_array().unwrap().len(), 101);
     assert_eq!(task.attempts.len(), 1, "{task:?}");
     assert_eq!(run.reports().len(), 1, "heard once");
     output(&ended(&next).await);
@@ -63,6 +72,26 @@ async fn a_result_survives_the_restart_of_everything_but_the_disk() {
     let task = ended(&run).await;
     output(&task);
     assert_eq!(task.attempts.len(), 1, "{task:?}");
+    assert_eq!(stage.sim.executions().await, 1);
+    all_heard(stage.dir.path()).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_while_the_server_is_away_stops_and_the_next_one_reports() {
+    let stage = Stage::new().await;
+    let mut worker = stage.worker().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(9, 1500).to_string()));
+    stage.rendering().await;
+    stage.double.down(0).await.unwrap();
+    worker.program.term().unwrap();
+    let exit = worker.program.wait_exit(PATIENCE).await.unwrap();
+    assert!(exit.success(), "{exit}: {:?}", worker.program.output());
+    let said = worker.program.output().join("\n");
+    assert!(said.contains("some reports were not heard"), "{said}");
+    drop(worker);
+    stage.double.up(0).unwrap();
+    let _worker = stage.worker().await;
+    output(&ended(&run).await);
     assert_eq!(stage.sim.executions().await, 1);
     all_heard(stage.dir.path()).await;
 }

@@ -18,7 +18,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::checkpoint;
 use crate::contract::{self, Contract};
-use crate::job::{self, Cookie};
+use crate::intakes::Intakes;
+use crate::job::{self, Cookie, Reading};
 use crate::log::TaskLog;
 use crate::output::Places;
 use crate::oversight::{self, Look};
@@ -41,6 +42,8 @@ const CLOSING: Duration = Duration::from_secs(5);
 pub struct Options {
     /// The TaskDef.
     pub task: String,
+    /// The TaskDef with options, if one is served.
+    pub options_task: Option<String>,
     /// Where the files of results are.
     pub places: Places,
     /// Ends a render that takes longer; without it only the task's own timeout counts.
@@ -52,7 +55,13 @@ pub struct Options {
 impl Options {
     /// The usual task, with its files in these places.
     pub fn new(places: Places) -> Self {
-        Self { task: contract::TASK.to_owned(), places, timeout: None, heartbeat: Duration::from_secs(10) }
+        Self {
+            task: contract::TASK.to_owned(),
+            options_task: None,
+            places,
+            timeout: None,
+            heartbeat: Duration::from_secs(10),
+        }
     }
 }
 
@@ -75,7 +84,7 @@ pub struct LittleHorse {
 /// Where tasks come from.
 #[derive(Debug)]
 struct Serving {
-    intake: Intake,
+    intakes: Intakes,
     contract: Contract,
 }
 
@@ -94,16 +103,21 @@ pub(crate) struct Notes {
 }
 
 impl LittleHorse {
-    /// Registers the task and begins to register the worker. Waits for a server that is away.
+    /// Registers the tasks and begins to register the worker. Waits for a server that is away.
     ///
     /// # Errors
     /// When a TaskDef of another shape has the name, or the server refuses.
     pub async fn open(client: Client, options: Options) -> std::result::Result<Self, Error> {
         let contract = contract::register(&client, &options.task).await?;
-        let mut intake = IntakeOptions::new(&options.task);
-        intake.heartbeat = options.heartbeat;
-        let intake = Intake::open(client.clone(), intake);
-        Ok(Self::new(client, options, Some(Serving { intake, contract })))
+        if let Some(task) = &options.options_task {
+            contract::register_with_options(&client, task).await?;
+        }
+        let intake = |task: &String| {
+            let intake = IntakeOptions { heartbeat: options.heartbeat, ..IntakeOptions::new(task) };
+            Intake::open(client.clone(), intake)
+        };
+        let intakes = Intakes::new(intake(&options.task), options.options_task.as_ref().map(intake));
+        Ok(Self::new(client, options, Some(Serving { intakes, contract })))
     }
 
     /// One that asks for nothing, and only tells how tasks ended that were delivered before.
@@ -131,18 +145,18 @@ impl LittleHorse {
 
     /// How the worker stands with the cluster, if tasks are asked for.
     pub fn health(&self) -> Option<watch::Receiver<Health>> {
-        self.serving.as_ref().map(|serving| serving.intake.health())
+        self.serving.as_ref().map(|serving| serving.intakes.health())
     }
 
     /// The hosts that are assigned to this worker.
     pub(crate) fn assigned(&self) -> Vec<Host> {
-        self.serving.as_ref().map(|serving| serving.intake.hosts()).unwrap_or_default()
+        self.serving.as_ref().map(|serving| serving.intakes.hosts()).unwrap_or_default()
     }
 
     /// Stops asking for tasks. Reports can still be sent.
     pub async fn close(&self) {
         let deliveries = match &self.serving {
-            Some(serving) => serving.intake.close().await,
+            Some(serving) => serving.intakes.close().await,
             None => Vec::new(),
         };
         for delivery in deliveries {
@@ -225,8 +239,8 @@ impl LittleHorse {
     }
 
     /// What is said once, when the timeout of the attempt is known.
-    fn tell_timeout(&self, job: &Job, timeout: Duration) {
-        if self.options.timeout.is_some_and(|own| own > timeout) {
+    fn tell_timeout(job: &Job, timeout: Duration) {
+        if job.timeout_s.is_some_and(|own| u64::from(own) > timeout.as_secs()) {
             tracing::warn!(
                 task = job.key,
                 timeout_s = timeout.as_secs(),
@@ -247,11 +261,16 @@ impl Employer for LittleHorse {
     async fn next(&self) -> Result<Job> {
         let timeout_s =
             self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
-        let Some(Serving { intake, .. }) = &self.serving else { return std::future::pending().await };
+        let Some(Serving { intakes, .. }) = &self.serving else { return std::future::pending().await };
+        let reading = Reading {
+            tenant: self.client.config().tenant.as_deref(),
+            timeout_s,
+            sink: matches!(self.options.places, Places::Sink(_)),
+        };
         loop {
-            let delivery =
-                intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
-            match job::read(&delivery, self.client.config().tenant.as_deref(), timeout_s) {
+            let (delivery, kind) =
+                intakes.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+            match job::read(&delivery, kind, reading) {
                 Ok(job) => {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
                     return Ok(job);
@@ -297,7 +316,7 @@ impl Employer for LittleHorse {
                     if timeout.is_none() && seconds > 0 {
                         let known = Duration::from_secs(seconds);
                         timeout = Some(known);
-                        self.tell_timeout(job, known);
+                        Self::tell_timeout(job, known);
                     }
                     if let Look::Over(over) = oversight::judge(&run, job.attempt, me) {
                         self.tell_over(job, &over, timeout);

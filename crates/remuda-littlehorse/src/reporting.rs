@@ -116,7 +116,7 @@ impl LittleHorse {
         let (text, stored) =
             self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
         // The server keeps input, output and log in one record, and drops the record when it is too large.
-        let fits = job.workflow.get().len() + text.len() + about(ending) < LARGEST_RECORD;
+        let fits = input_size(job) + text.len() + about(ending) < LARGEST_RECORD;
         let text = (log && fits).then_some(text.as_str());
         Report::new(&cookie.task_run(), job.attempt, ending, text).with_checkpoints(cookie.observed + stored)
     }
@@ -205,6 +205,12 @@ fn last_line(ending: &Ending) -> String {
             _ => format!("failed ({name}): {message}"),
         },
     }
+}
+
+/// About how many bytes its input takes at the server, where files are base64.
+fn input_size(job: &Job) -> usize {
+    let files = job.files.iter().map(|file| file.bytes.len().div_ceil(3) * 4 + 100);
+    job.workflow.get().len() + files.sum::<usize>()
 }
 
 /// About how many bytes it takes at the server.

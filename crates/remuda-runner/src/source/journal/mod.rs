@@ -19,6 +19,7 @@ mod desk;
 mod folder;
 mod left;
 mod look;
+mod luggage;
 mod office;
 mod oversee;
 mod record;
@@ -36,6 +37,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 pub use left::LeftReports;
+pub use luggage::{JobFile, SinkFolder};
 pub use service::JournalSource;
 
 use super::Result;
@@ -89,6 +91,12 @@ pub struct Job {
     pub again: bool,
     /// Ends a render that takes longer, if set.
     pub timeout_s: Option<u32>,
+    /// Files that it brings along.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<JobFile>,
+    /// Where below the sink its outputs are delivered to, if they are delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<SinkFolder>,
     /// What the employer wants to see again with the report: survives a restart.
     pub cookie: serde_json::Value,
     /// Which of the two ids ComfyUI gets it under: set by the journal, kept there, and told with the report. Employers

@@ -42,6 +42,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     let folder = settings.server.data.join("littlehorse");
     let options = Options {
         task: task.name.clone(),
+        options_task: task.with_options.clone(),
         timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
         ..Options::new(places)
     };
@@ -113,11 +114,13 @@ fn announce(task: &Task, workers: &[String], json: bool) -> anyhow::Result<()> {
     let from = format!("littlehorse {}:{}", task.config.host, task.config.port);
     if json {
         ui::json(&serde_json::json!({
-            "source": from, "task": task.name, "slots": task.slots, "worker_id": task.config.worker_id, "workers": workers,
+            "source": from, "task": task.name, "options_task": task.with_options, "slots": task.slots,
+            "worker_id": task.config.worker_id, "workers": workers,
         }))
     } else {
+        let more = task.with_options.as_ref().map_or_else(String::new, |name| format!(" and {name}"));
         ui::line(format_args!(
-            "Serving {} of {from} with {}. Ctrl-C stops it.",
+            "Serving {}{more} of {from} with {}. Ctrl-C stops it.",
             task.name,
             workers.join(", ")
         ))
@@ -128,6 +131,8 @@ fn announce(task: &Task, workers: &[String], json: bool) -> anyhow::Result<()> {
 struct Task {
     config: Config,
     name: String,
+    /// The one with options, if it is served.
+    with_options: Option<String>,
     slots: usize,
 }
 
@@ -163,7 +168,14 @@ impl Task {
         };
         let config = Config::from_lookup(lookup).map_err(as_input)?;
         let name = lookup("LHW_TASK_NAME").unwrap_or_else(|| remuda_littlehorse::contract::TASK.to_owned());
-        Ok(Self { slots: config.slots, name, config })
+        let with_options = lookup("LHW_OPTIONS_TASK_NAME").filter(|name| !name.is_empty());
+        if with_options.as_ref() == Some(&name) {
+            let message = format!(
+                "LHW_OPTIONS_TASK_NAME={name} is also LHW_TASK_NAME; a task has options, or it has none"
+            );
+            return Err(BadInput(message).into());
+        }
+        Ok(Self { slots: config.slots, name, with_options, config })
     }
 }
 

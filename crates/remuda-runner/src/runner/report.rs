@@ -15,6 +15,9 @@ use crate::source::{Result, SourceError};
 const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// So long the history entry of a completed prompt stays for others to go with it.
+const LEFT: Duration = Duration::from_millis(200);
+
 impl Attempt {
     /// Reports, and then cleans up behind the prompt.
     pub(super) async fn close(self, close: Close) -> Fate {
@@ -58,7 +61,7 @@ impl Attempt {
                 if reply.discarded {
                     self.discard().await;
                 }
-                self.clean_up().await;
+                self.clean_up(&fate).await;
                 fate
             }
             None => {
@@ -113,15 +116,27 @@ impl Attempt {
     }
 
     /// Deletes the history entry of our prompt, now that its end is recorded, unless somebody may look for it. Nothing
-    /// else is touched.
-    async fn clean_up(&self) {
+    /// else is touched. After a good end there is no hurry: entries of prompts that follow each other closely go with one
+    /// request, and nobody waits for it.
+    async fn clean_up(&self, fate: &Fate) {
         let Some(prompt) = &self.prompt else { return };
         if !self.worker.shared.source.manners().forget {
             return;
         }
-        let delete = self.worker.client.delete_history(std::slice::from_ref(prompt));
+        let first = self.worker.leave(prompt.clone());
+        if *fate == Fate::Completed {
+            if !first {
+                return;
+            }
+            tokio::time::sleep(LEFT).await;
+        }
+        let left = self.worker.take_left();
+        if left.is_empty() {
+            return;
+        }
+        let delete = self.worker.client.delete_history(&left);
         if !matches!(tokio::time::timeout(self.timing().stopping, delete).await, Ok(Ok(()))) {
-            tracing::debug!(prompt_id = %prompt, "its history entry stays");
+            tracing::debug!(prompts = ?left, "their history entries stay");
         }
     }
 }

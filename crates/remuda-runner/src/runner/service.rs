@@ -124,8 +124,15 @@ impl Runner {
             // Mostly it is gone for good.
             Purpose::Retire => shared.options.timing.unreachable.min(RETIRED_PATIENCE),
         };
-        let worker =
-            Worker { shared, spec, client, patience, ready: ready_receiver, placed: Mutex::default() };
+        let worker = Worker {
+            shared,
+            spec,
+            client,
+            patience,
+            ready: ready_receiver,
+            placed: Mutex::default(),
+            left: Mutex::default(),
+        };
         let runner = Self {
             purpose,
             worker: Arc::new(worker),

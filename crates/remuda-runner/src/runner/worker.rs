@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use comfyui::{Client, ObjectInfo, Session};
+use comfyui::{Client, ObjectInfo, PromptId, Session};
 use remuda_core::{Capabilities, Sha256, WorkerSpec};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -35,9 +35,23 @@ pub(crate) struct Worker {
     pub(crate) ready: watch::Receiver<Option<Arc<Ready>>>,
     /// Names of files that were in its input folder when last looked for.
     pub(crate) placed: Mutex<HashSet<String>>,
+    /// Prompts whose entries in its history are of no more use.
+    pub(crate) left: Mutex<Vec<PromptId>>,
 }
 
 impl Worker {
+    /// The entry of this prompt can go. Whether it is the only one that waits for that.
+    pub(crate) fn leave(&self, prompt: PromptId) -> bool {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        left.push(prompt);
+        left.len() == 1
+    }
+
+    /// All prompts whose entries can go.
+    pub(crate) fn take_left(&self) -> Vec<PromptId> {
+        std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(crate) fn is_placed(&self, name: &str) -> bool {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }

@@ -1,18 +1,50 @@
 //! Who waits for news of which task. One reader of the store's changes serves all of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use remuda_core::TaskId;
-use remuda_store::Store;
+use remuda_core::{Task, TaskId, Version};
+use remuda_store::{Change, Store};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-type Followed = Mutex<HashMap<TaskId, watch::Sender<u64>>>;
+type Followed = Mutex<HashMap<TaskId, watch::Sender<News>>>;
+
+/// What is new of a task.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct News {
+    /// Its version by now. `None`: it is not known what happened, if anything.
+    pub(crate) version: Option<Version>,
+    /// How it ended, if it did and that was committed in this process. Everything else is to be read.
+    pub(crate) ended: Option<Arc<Task>>,
+}
+
+impl News {
+    /// Whether somebody who knows this version of the task need not look.
+    pub(crate) fn is_known(&self, version: Version) -> bool {
+        self.version.is_some_and(|now| now <= version)
+    }
+
+    /// Older news are of no use beside newer ones, but an end is final.
+    fn merge(&mut self, other: News) {
+        self.version = self.version.zip(other.version).map(|(one, two)| one.max(two));
+        self.ended = other.ended.or_else(|| self.ended.take());
+    }
+}
+
+impl From<Change> for News {
+    fn from(change: Change) -> Self {
+        Self { version: Some(change.version), ended: change.ended }
+    }
+}
 
 type Grouped = Mutex<HashMap<TaskId, Arc<GroupNews>>>;
+
+/// Before anything happened.
+const NOTHING: News = News { version: Some(0), ended: None };
 
 /// Everybody who follows a task. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +63,7 @@ impl Changes {
                 change = changes.recv() => change,
             };
             match change {
-                Ok(change) => self.tell(change.task),
+                Ok(change) => self.tell(change.task, &News::from(change)),
                 Err(RecvError::Lagged(_)) => self.tell_all(),
                 // The store was closed; whoever waits looks for itself.
                 Err(RecvError::Closed) => return,
@@ -42,7 +74,7 @@ impl Changes {
     /// News of this task from now on.
     pub(crate) fn follow(&self, task: TaskId) -> Follow {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = followed.entry(task).or_insert_with(|| watch::channel(0).0).subscribe();
+        let news = followed.entry(task).or_insert_with(|| watch::channel(NOTHING).0).subscribe();
         Follow { task, news, followed: self.followed.clone() }
     }
 
@@ -51,24 +83,25 @@ impl Changes {
         Group { news: Arc::default(), grouped: self.grouped.clone() }
     }
 
-    fn tell(&self, task: TaskId) {
-        let grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = grouped.get(&task) {
-            group.tell(task);
-        }
-        drop(grouped);
+    /// Followers first: who passes a task from a follower to a group, the group first, misses nothing.
+    fn tell(&self, task: TaskId, news: &News) {
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = followed.get(&task) {
-            sender.send_modify(|count| *count += 1);
+            sender.send_modify(|known| known.merge(news.clone()));
+        }
+        drop(followed);
+        let grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = grouped.get(&task) {
+            group.tell(task, news.clone());
         }
     }
 
     fn tell_all(&self) {
-        let grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
-        grouped.iter().for_each(|(task, group)| group.tell(*task));
-        drop(grouped);
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        followed.values().for_each(|sender| sender.send_modify(|count| *count += 1));
+        followed.values().for_each(|sender| sender.send_modify(|known| known.merge(News::default())));
+        drop(followed);
+        let grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
+        grouped.iter().for_each(|(task, group)| group.tell(*task, News::default()));
     }
 }
 
@@ -76,14 +109,19 @@ impl Changes {
 #[derive(Debug)]
 pub(crate) struct Follow {
     task: TaskId,
-    news: watch::Receiver<u64>,
+    news: watch::Receiver<News>,
     followed: Arc<Followed>,
 }
 
 impl Follow {
-    /// Waits for news, or for `patience`: not every database can tell what other processes do.
-    pub(crate) async fn changed(&mut self, patience: Duration) {
-        drop(tokio::time::timeout(patience, self.news()).await);
+    /// Waits for news, or for `patience`: not every database can tell what other processes do. Whether there were news.
+    pub(crate) async fn changed(&mut self, patience: Duration) -> bool {
+        tokio::time::timeout(patience, self.news()).await.is_ok()
+    }
+
+    /// What happened since the task is followed.
+    pub(crate) fn known(&self) -> News {
+        self.news.borrow().clone()
     }
 
     /// Waits for news.
@@ -107,13 +145,18 @@ impl Drop for Follow {
 
 #[derive(Debug, Default)]
 struct GroupNews {
-    changed: Mutex<HashSet<TaskId>>,
+    changed: Mutex<HashMap<TaskId, News>>,
     news: Notify,
 }
 
 impl GroupNews {
-    fn tell(&self, task: TaskId) {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(task);
+    fn tell(&self, task: TaskId, news: News) {
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        match changed.entry(task) {
+            Entry::Occupied(mut known) => known.get_mut().merge(news),
+            Entry::Vacant(none) => drop(none.insert(news)),
+        }
+        drop(changed);
         self.news.notify_one();
     }
 }
@@ -128,8 +171,13 @@ pub(crate) struct Group {
 impl Group {
     /// News of this task from now on; the first is that it is to be looked at.
     pub(crate) fn add(&self, task: TaskId) {
+        self.add_known(task);
+        self.news.tell(task, News::default());
+    }
+
+    /// News of this task from now on, for one who knows how it is.
+    pub(crate) fn add_known(&self, task: TaskId) {
         self.grouped.lock().unwrap_or_else(PoisonError::into_inner).insert(task, self.news.clone());
-        self.news.tell(task);
     }
 
     pub(crate) fn remove(&self, task: TaskId) {
@@ -140,12 +188,11 @@ impl Group {
     }
 
     /// Some of the tasks that changed. For the others there is news at once.
-    pub(crate) fn take(&self, most: usize) -> Vec<TaskId> {
+    pub(crate) fn take(&self, most: usize) -> Vec<(TaskId, News)> {
         let mut changed = self.news.changed.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken: Vec<TaskId> = changed.iter().take(most).copied().collect();
-        for task in &taken {
-            changed.remove(task);
-        }
+        let taken: Vec<TaskId> = changed.keys().take(most).copied().collect();
+        let taken: Vec<(TaskId, News)> =
+            taken.into_iter().filter_map(|task| changed.remove_entry(&task)).collect();
         if !changed.is_empty() {
             self.news.news.notify_one();
         }

@@ -37,9 +37,16 @@ pub(crate) async fn for_news(
     at_most: Duration,
 ) -> ApiResult<Task> {
     let pause = POLL.min(at_most);
-    tokio::select! {
-        () = follow.changed(pause) => {}
-        () = state.stop.cancelled() => {}
+    let told = tokio::select! {
+        told = follow.changed(pause) => told,
+        () = state.stop.cancelled() => false,
+    };
+    let news = follow.known();
+    if let Some(ended) = news.ended {
+        return Ok((*ended).clone());
+    }
+    if told && news.is_known(task.version) {
+        return Ok(task);
     }
     match state.store.task(task.id).await {
         Ok(Some(now)) => Ok(now),

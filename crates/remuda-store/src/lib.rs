@@ -19,8 +19,8 @@ pub use options::Options;
 pub use postgres::PostgresStore;
 pub use requests::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Hide, LeaseBeat, LeaseNews, ListQuery, OriginOrder, OriginPage, OriginQuery,
-    Page, Position, Submitted, Tidied, WorkerBeat,
+    DocumentInfo, EndReply, Hide, LeaseBeat, LeaseNews, ListQuery, Lookup, OriginOrder, OriginPage,
+    OriginQuery, Page, Position, Submitted, Tidied, WorkerBeat,
 };
 pub use sqlite::SqliteStore;
 pub use store::Store;

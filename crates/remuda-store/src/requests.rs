@@ -300,12 +300,35 @@ pub struct Asset {
 }
 
 /// Something happened to a task. Best effort: who must not miss anything reads events.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     /// Which.
     pub task: TaskId,
     /// Its version by now.
     pub version: Version,
+    /// The task as it was committed, if it ended with that in this process.
+    pub ended: Option<Arc<Task>>,
+}
+
+impl Change {
+    /// What is said of this task once it is committed so.
+    pub(crate) fn of(task: &Task) -> Self {
+        let ended = task.status.is_terminal().then(|| Arc::new(task.clone()));
+        Self { task: task.id, version: task.version, ended }
+    }
+}
+
+/// How a task is looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lookup {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// The idempotency key of its submission …
+    pub key: Option<String>,
+    /// … or, when there is none under that, its id.
+    pub id: Option<TaskId>,
+    /// Whether what it runs is wanted, too.
+    pub input: bool,
 }
 
 /// What housekeeping did.

@@ -13,8 +13,8 @@ use tokio::sync::broadcast;
 
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Hide, ListQuery, OriginPage, OriginQuery, Page, Position, Result, Submitted,
-    Tidied,
+    DocumentInfo, EndReply, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Result,
+    Submitted, Tidied,
 };
 
 /// The durable queue.
@@ -38,6 +38,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The task that a submission under this idempotency key made, and the hash of its request. What is known before
     /// needs no other check.
     async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>>;
+
+    /// A task of a tenant, by the key of its submission or else by its id, and what it runs if that is wanted: all in one
+    /// look.
+    async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
 
     /// A task without its input.
     async fn task(&self, id: TaskId) -> Result<Option<Task>>;

@@ -32,6 +32,7 @@ macro_rules! conformance_tests {
                 a_hundred_submissions_at_once_are_a_hundred_tasks;
             origins:
                 where_a_task_came_from_is_kept
+                a_task_is_looked_up_by_key_or_id
                 tasks_of_a_dialect_are_listed_in_every_order
                 lists_of_a_dialect_are_filtered_and_counted
                 unfinished_tasks_are_counted_by_client

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Fixture;
 use super::world::{Hand, SECOND, World, completed, failed, new_task, tenant};
-use crate::{Hide, OriginOrder, OriginPage, OriginQuery, Submitted};
+use crate::{Hide, Lookup, OriginOrder, OriginPage, OriginQuery, Submitted};
 
 fn native(client: Option<&str>) -> NewTask {
     let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: client.map(str::to_owned) };
@@ -116,6 +116,43 @@ async fn hand_again(world: &World, hand: &Hand) -> remuda_core::Claim {
 
 fn bare_input() -> remuda_core::TaskInput {
     new_task().input
+}
+
+/// By the key of its submission, else by its id, for its own tenant only; with what it runs, if that is asked for.
+pub async fn a_task_is_looked_up_by_key_or_id(fixture: impl Fixture) {
+    let mut world = World::new(fixture).await;
+    let hand = world.hand("w").await;
+    let keyed = |key: &str| Some(Idempotency { key: key.to_owned(), request: Sha256::of(b"r") });
+    let mut new = NewTask { idempotency: keyed("native:x"), ..native(Some("c")) };
+    let extra = PromptExtra { extra_data: None, targets: None, number: 3.0, outputs: vec!["9".to_owned()] };
+    new.input.extra = Some(Box::new(extra));
+    let input = new.input.clone();
+    let first = world.submit(new).await.id;
+    assert_eq!(end_next(&world, &hand, completed()).await, first);
+    let second = world.submit(native(None)).await.id;
+    let theirs = NewTask { tenant: tenant("b"), idempotency: keyed("native:x"), ..native(None) };
+    let theirs = world.submit(theirs).await.id;
+    world.restart().await;
+    let look = async |whose: &Tenant, key: Option<&str>, id: Option<TaskId>, input: bool| {
+        let lookup = Lookup { tenant: whose.clone(), key: key.map(str::to_owned), id, input };
+        world.store.look_up(lookup).await.expect("it answers")
+    };
+    let own = Tenant::default_tenant();
+    let known = world.task(first).await;
+    assert!(known.result.is_some());
+    for (key, id) in [(Some("native:x"), None), (Some("native:x"), Some(second)), (None, Some(first))] {
+        assert_eq!(look(&own, key, id, true).await, Some((known.clone(), Some(input.clone()))));
+        assert_eq!(look(&own, key, id, false).await, Some((known.clone(), None)));
+    }
+    let (found, ran) = look(&own, Some("native:y"), Some(second), true).await.expect("it is there by its id");
+    assert_eq!((found, ran), (world.task(second).await, Some(bare_input())));
+    assert_eq!(look(&own, None, None, true).await, None);
+    assert_eq!(look(&own, Some("native:y"), Some(TaskId::new()), true).await, None);
+    assert_eq!(look(&own, None, Some(theirs), true).await, None, "another tenant's");
+    let found = look(&tenant("b"), Some("native:x"), Some(first), false).await;
+    assert_eq!(found.map(|(task, _)| task.id), Some(theirs));
+    world.store.forget(&[first]).await.expect("it forgets");
+    assert_eq!(look(&own, Some("native:x"), Some(first), true).await, None);
 }
 
 /// Oldest and newest first over several states, first and last ended over the ended ones; in pages.
@@ -228,7 +265,7 @@ pub async fn lists_of_a_dialect_are_filtered_and_counted(fixture: impl Fixture) 
 
 /// What waits or runs is counted, of a tenant or of one of its clients; what ended is not.
 pub async fn unfinished_tasks_are_counted_by_client(fixture: impl Fixture) {
-    let world = World::new(fixture).await;
+    let mut world = World::new(fixture).await;
     let hand = world.hand("w").await;
     let unfinished = async |whose: &str, client: Option<&str>| {
         world.store.unfinished(&tenant(whose), Dialect::Comfyui, client).await.expect("it counts")
@@ -255,6 +292,16 @@ pub async fn unfinished_tasks_are_counted_by_client(fixture: impl Fixture) {
     assert_eq!(counts().await, [3, 1, 1]);
     world.store.cancel(cancelled.id).await.expect("it waits");
     assert_eq!(counts().await, [2, 1, 0]);
+    let deadline = Some(world.now() + SECOND);
+    world.submit(NewTask { not_before: later, deadline, ..new("a", Some("two")) }).await;
+    world.submit(NewTask { not_before: later, ..new("a", Some("one")) }).await;
+    assert_eq!(counts().await, [4, 2, 1], "who was counted before is counted again");
+    world.clock.advance(2 * SECOND);
+    world.store.tidy().await.expect("it tidies");
+    assert_eq!(counts().await, [3, 2, 0], "it ran out");
+    world.restart().await;
+    let after = world.store.unfinished(&tenant("a"), Dialect::Comfyui, Some("one")).await;
+    assert_eq!(after.expect("it counts"), 2);
 }
 
 /// Hidden tasks are in no list of the dialect and in no total. Their records do not change otherwise, and only

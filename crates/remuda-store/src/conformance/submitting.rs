@@ -304,7 +304,14 @@ pub async fn every_change_is_announced(fixture: impl Fixture) {
     let mut heard = async |task: TaskId, version: i64| loop {
         let next = tokio::time::timeout(20 * SECOND, changes.recv()).await;
         let change = next.expect("a change is announced").expect("the store is open");
-        assert!(world.task(change.task).await.version >= change.version, "announced before it was there");
+        let now = world.task(change.task).await;
+        assert!(now.version >= change.version, "announced before it was there");
+        match &change.ended {
+            Some(ended) => assert_eq!(**ended, now, "as it can be read"),
+            None => {
+                assert!(now.version > change.version || !now.status.is_terminal(), "its end is told whole")
+            }
+        }
         if change.task == task && change.version == version {
             break;
         }
@@ -322,6 +329,10 @@ pub async fn every_change_is_announced(fixture: impl Fixture) {
     world.clock.advance(2 * SECOND);
     world.store.tidy().await.expect("it tidies");
     heard(waiting.id, 2).await;
+    let good = world.submit(new_task()).await;
+    let claim = hand.get().await;
+    world.store.end(claim.lease.reference(), super::world::completed()).await.expect("it ends");
+    heard(good.id, 3).await;
 }
 
 /// What a shape of graph cost before is what it is expected to cost.

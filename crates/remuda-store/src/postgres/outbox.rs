@@ -42,7 +42,10 @@ impl Outbox {
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if waiting.changes.len() < KEPT {
-            waiting.changes.extend(tidings.changes);
+            // How it ended others read for themselves.
+            waiting
+                .changes
+                .extend(tidings.changes.into_iter().map(|change| Change { ended: None, ..change }));
         }
         if waiting.news.len() < KEPT {
             waiting.news.extend(tidings.news);
@@ -139,7 +142,7 @@ pub(super) fn decode(process: Uuid, payload: &str) -> Option<Tidings> {
         } else if let Some((task, version)) = word.strip_prefix('c').and_then(|word| word.split_once('.'))
             && let (Ok(task), Ok(version)) = (Uuid::try_parse(task), i64::from_str_radix(version, 16))
         {
-            tidings.changes.push(Change { task: TaskId(task), version });
+            tidings.changes.push(Change { task: TaskId(task), version, ended: None });
         }
     }
     Some(tidings)
@@ -152,7 +155,8 @@ mod tests {
     #[test]
     fn what_is_said_is_understood_by_others_only() {
         let (one, two) = (Uuid::new_v4(), Uuid::new_v4());
-        let changes: Vec<Change> = (1..500).map(|version| Change { task: TaskId::new(), version }).collect();
+        let change = |version| Change { task: TaskId::new(), version, ended: None };
+        let changes: Vec<Change> = (1..500).map(change).collect();
         let ready: BTreeSet<LaneId> =
             [LaneId::any(), LaneId::from_stored("0123456789abcdef".to_owned())].into();
         let news = vec![TaskId::new()];

@@ -198,7 +198,7 @@ impl Save {
         let ready = all.clone().filter(queued).map(|task| task.lane.clone());
         Tidings {
             ready: ready.filter(|lane| self.ready.contains(lane)).collect(),
-            changes: all.map(|task| Change { task: task.id, version: task.version }).collect(),
+            changes: all.map(Change::of).collect(),
             news: self.news.iter().chain(&self.wanted).copied().collect(),
         }
     }

@@ -17,8 +17,8 @@ use super::inner::Inner;
 use super::queue::{Answer, Work};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Error, Hide, ListQuery, Options, OriginPage, OriginQuery, Page, Position, Result,
-    Store, Submitted, Tidied,
+    DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page, Position,
+    Result, Store, Submitted, Tidied,
 };
 
 /// The queue in a PostgreSQL database, shared by any number of processes.
@@ -99,6 +99,11 @@ impl Store for PostgresStore {
     async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
         let _turn = self.inner.turn().await?;
         self.inner.submitted(tenant, key).await
+    }
+
+    async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.look_up(&lookup).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {

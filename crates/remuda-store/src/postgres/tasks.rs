@@ -12,7 +12,7 @@ use super::inner::Inner;
 use super::rows::{self, get, lease_columns, task_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
-use crate::{Counts, Error, ListQuery, Page, Position, Result};
+use crate::{Counts, Error, ListQuery, Lookup, Page, Position, Result};
 
 /// Positions are counted up to this.
 const EXACT: i64 = 1000;
@@ -43,6 +43,28 @@ impl Inner {
         const TASK: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = $1");
         let rows = self.sessions.query(TASK, &[(&id.0, Type::UUID)]).await?;
         rows.first().map(rows::task).transpose()
+    }
+
+    pub(super) async fn look_up(&self, lookup: &Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
+        const LOOK_UP: &str = concat!(
+            "SELECT i.workflow, i.placements, i.requires, i.extra, ",
+            task_columns!("t"),
+            " FROM remuda.task t LEFT JOIN remuda.task_input i ON $4 AND i.task = t.id WHERE t.tenant = $1 \
+             AND t.id = coalesce((SELECT task FROM remuda.idem WHERE tenant = $1 AND key = $2), $3)"
+        );
+        let read = async || {
+            let params = Columns::default()
+                .with(Type::TEXT, lookup.tenant.as_str())
+                .with(Type::TEXT, lookup.key.as_deref())
+                .with(Type::UUID, lookup.id.map(|id| id.0))
+                .with(Type::BOOL, lookup.input);
+            let rows = self.sessions.query(LOOK_UP, &params.params()).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let has_input = get::<Option<&str>>(row, 0)?.is_some();
+            let input = has_input.then(|| rows::input_at(row, 0)).transpose()?;
+            Ok(Some((rows::task_at(row, 4)?, input)))
+        };
+        attempt!(self.sessions, read())
     }
 
     pub(super) async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {

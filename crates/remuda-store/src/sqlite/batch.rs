@@ -1,14 +1,15 @@
 //! One transaction of the writer: what commands see, and how rows are written.
 
+use std::sync::Arc;
+
 use remuda_core::transition::Ended;
-use remuda_core::{
-    Attempt, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Timestamp, Version,
-};
+use remuda_core::{Attempt, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, json_text, micros, opt_json_text, opt_micros, task_columns};
 use super::state::{Head, Held, Settings, State};
+use super::unfinished::Tally;
 use crate::Change;
 
 /// What must be told after the commit.
@@ -21,6 +22,8 @@ pub(super) struct Effects {
     pub(super) lost: Vec<LeaseRef>,
     /// A worker changed hands: claims for it may be void.
     pub(super) drivers: bool,
+    /// Who has more or fewer tasks now that have not ended.
+    pub(super) unfinished: Vec<Tally>,
 }
 
 /// One transaction.
@@ -92,6 +95,7 @@ impl<'a> Batch<'a> {
             return Ok(false);
         }
         self.state.count(&task.tenant, None, Some(task.status));
+        self.tally(task, 1);
         self.entered(task);
         Ok(true)
     }
@@ -126,6 +130,9 @@ impl<'a> Batch<'a> {
             self.db.prepare_cached(sql)?.execute((no, json_text(result)?))?;
         }
         self.state.count(&task.tenant, Some(was.status), Some(task.status));
+        if was.finished_at.is_none() && task.finished_at.is_some() {
+            self.tally(task, -1);
+        }
         if was.queued {
             self.left(task);
         }
@@ -134,23 +141,23 @@ impl<'a> Batch<'a> {
     }
 
     /// An event, in the transaction of what it tells.
-    pub(super) fn insert_event(&mut self, no: i64, event: &TaskEvent) -> Outcome<()> {
+    pub(super) fn insert_event(&self, no: i64, event: &TaskEvent) -> Outcome<()> {
         let sql = "INSERT INTO event (no, n, at, kind, data) VALUES (?, ?, ?, ?, ?)";
         let params = (no, event.n, micros(event.at), event.kind.as_str(), json_text(&event.data)?);
         self.db.prepare_cached(sql)?.execute(params)?;
-        self.changed(event.task, event.n);
         Ok(())
     }
 
     /// Others should know after the commit.
-    pub(super) fn changed(&mut self, task: TaskId, version: Version) {
-        self.effects.changes.push(Change { task, version });
+    pub(super) fn changed(&mut self, change: Change) {
+        self.effects.changes.push(change);
     }
 
     /// A task and its event, when it was not running.
     pub(super) fn save(&mut self, no: i64, was: &Was, task: &Task, event: &TaskEvent) -> Outcome<()> {
         self.update_task(no, was, task)?;
         self.insert_event(no, event)?;
+        self.changed(Change::of(task));
         self.note_sweep(no, task, false)
     }
 
@@ -174,7 +181,11 @@ impl<'a> Batch<'a> {
             opt_json_text(ended.failure.as_ref())?,
             ended.gpu_ms,
         ])?;
-        self.note_sweep(no, &task, ended.discarded)
+        self.note_sweep(no, &task, ended.discarded)?;
+        let (id, version) = (task.id, task.version);
+        let ended = task.status.is_terminal().then(|| Arc::new(task));
+        self.changed(Change { task: id, version, ended });
+        Ok(())
     }
 
     fn note_sweep(&mut self, no: i64, task: &Task, discarded: bool) -> Outcome<()> {

@@ -17,7 +17,7 @@ use super::command::Command;
 use super::fault::{Outcome, corrupt};
 use super::rows::{Numbered, RawInput};
 use super::state::{Held, State};
-use crate::{ClaimRequest, Error, Result};
+use crate::{Change, ClaimRequest, Error, Result};
 
 /// Leases that were given to callers who were gone by then.
 #[derive(Debug)]
@@ -219,6 +219,7 @@ impl Batch<'_> {
         self.update_task(no, &was, &task)?;
         self.insert_lease(no, &lease, &attempt)?;
         self.insert_event(no, &event)?;
+        self.changed(Change::of(&task));
         if let Some(lane) = self.state.lanes.get_mut(&task.lane)
             && lane.v < task.rank
         {

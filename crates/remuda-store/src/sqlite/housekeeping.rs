@@ -6,7 +6,7 @@ use rusqlite::OptionalExtension as _;
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, micros, task_columns};
-use crate::Tidied;
+use crate::{Change, Tidied};
 
 /// So many tasks are changed in one transaction; the next call does the rest.
 const AT_ONCE: i64 = 1000;
@@ -35,7 +35,7 @@ impl Batch<'_> {
             let was = Was::from(&task);
             if transition::release(&mut task, self.now) {
                 self.update_task(no, &was, &task)?;
-                self.changed(task.id, task.version);
+                self.changed(Change::of(&task));
                 released += 1;
             }
         }

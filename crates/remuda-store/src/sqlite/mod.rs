@@ -4,7 +4,7 @@
 //!  callers ──commands──▶ writer (one thread, the only connection that writes)      file.db, file.db-wal
 //!     ▲                    takes all that waits, one transaction, one sync ──────▶   ▲
 //!     └──────answers───────┘ after the commit                                        │
-//!  callers ──queries──▶ readers (a few connections on blocking threads) ─────────────┘
+//!  callers ──queries──▶ readers (a few connections, mostly on blocking threads) ──────┘
 //! ```
 //!
 //! The sync at the end of a transaction costs more than everything in it, so it is shared: 64 callers that submit at
@@ -34,6 +34,7 @@ mod store;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod unfinished;
 mod workers;
 mod writer;
 

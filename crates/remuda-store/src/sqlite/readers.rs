@@ -1,7 +1,10 @@
-//! A few connections that only read, each used by one query at a time on a blocking thread.
+//! A few connections that only read, each used by one query at a time: on a blocking thread, or, if it is about one thing,
+//! where it is asked. Such a query is mostly answered from memory, in less time than a thread needs to wake up.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
@@ -13,17 +16,53 @@ use crate::{Error, Result};
 /// How many queries run at once.
 const READERS: usize = 3;
 
+/// A small query that took so long was not answered from memory …
+const SLOW: Duration = Duration::from_millis(1);
+
+/// … and so many after it go to blocking threads.
+const AFTER_SLOW: u32 = 100;
+
 /// The connections.
 #[derive(Debug)]
 pub(super) struct Readers {
     free: Arc<Mutex<Vec<Connection>>>,
     permits: Arc<Semaphore>,
+    /// So many of the next queries are not run where they are asked.
+    wary: AtomicU32,
 }
 
 impl Readers {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let connections = (0..READERS).map(|_| open::reader(path)).collect::<Result<Vec<_>>>()?;
-        Ok(Self { free: Arc::new(Mutex::new(connections)), permits: Arc::new(Semaphore::new(READERS)) })
+        Ok(Self {
+            free: Arc::new(Mutex::new(connections)),
+            permits: Arc::new(Semaphore::new(READERS)),
+            wary: AtomicU32::new(0),
+        })
+    }
+
+    /// Runs a query about one thing, which reads a few pages.
+    pub(super) async fn look<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+    {
+        let wary = self.wary.load(Ordering::Relaxed);
+        if wary > 0 {
+            // Two at once may count as one.
+            self.wary.store(wary - 1, Ordering::Relaxed);
+            return self.read(query).await;
+        }
+        let Ok(permit) = self.permits.try_acquire() else { return self.read(query).await };
+        let connection = lock(&self.free).pop().ok_or(Error::Closed)?;
+        let begun = Instant::now();
+        let answer = snapshot(&connection, query);
+        lock(&self.free).push(connection);
+        drop(permit);
+        if begun.elapsed() >= SLOW {
+            self.wary.store(AFTER_SLOW, Ordering::Relaxed);
+        }
+        answer.map_err(Error::from)
     }
 
     /// Runs a query in one snapshot of the database.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
-use crate::{Asset, Counts, Position};
+use crate::{Asset, Counts, Lookup, Position};
 
 /// Beyond so many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
@@ -58,10 +58,31 @@ pub(super) fn task(db: &Connection, id: TaskId) -> Outcome<Option<Task>> {
     Ok(one(db, sql, (id.0.as_bytes(),), rows::task)?.map(|found| found.task))
 }
 
+pub(super) fn look_up(db: &Connection, lookup: &Lookup) -> Outcome<Option<(Task, Option<TaskInput>)>> {
+    let chosen = match &lookup.key {
+        Some(key) => submitted(db, &lookup.tenant, key)?.map(|(_, id)| id),
+        None => None,
+    };
+    let Some(id) = chosen.or(lookup.id) else {
+        return Ok(None);
+    };
+    let sql = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
+    let found = one(db, sql, (id.0.as_bytes(),), rows::task)?;
+    let Some(Numbered { no, task }) = found.filter(|found| found.task.tenant == lookup.tenant) else {
+        return Ok(None);
+    };
+    let input = if lookup.input { numbered_input(db, no)? } else { None };
+    Ok(Some((task, input)))
+}
+
 pub(super) fn input(db: &Connection, id: TaskId) -> Outcome<Option<TaskInput>> {
     let Some(no) = number(db, id)? else {
         return Ok(None);
     };
+    numbered_input(db, no)
+}
+
+fn numbered_input(db: &Connection, no: i64) -> Outcome<Option<TaskInput>> {
     let sql = "SELECT input.placements, input.workflow, input.extra, lane.requires FROM input \
                JOIN lane ON lane.id = input.lane WHERE input.no = ?";
     one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 3)?))?.parse())

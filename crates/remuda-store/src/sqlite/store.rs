@@ -24,12 +24,13 @@ use super::lock::FileLock;
 use super::place::Place;
 use super::readers::Readers;
 use super::state::Settings;
+use super::unfinished::Unfinished;
 use super::writer::Writer;
 use super::{documents, lists, open, origins, reads};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Error, Hide, ListQuery, Options, OriginPage, OriginQuery, Page, Position, Result,
-    Store, Submitted, Tidied,
+    DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page, Position,
+    Result, Store, Submitted, Tidied,
 };
 
 /// So many commands may wait for the writer; further callers wait to hand theirs in.
@@ -64,6 +65,7 @@ pub struct SqliteStore {
     place: Place,
     readers: Readers,
     changes: broadcast::Sender<Change>,
+    unfinished: Unfinished,
     next: AtomicU64,
     // In this order: without the sender the writer ends, and then it can be waited for.
     commands: mpsc::Sender<Command>,
@@ -104,6 +106,7 @@ impl SqliteStore {
         let place = Place::of(path)?;
         let (changes, _) = broadcast::channel(CHANGES);
         let (commands, received) = mpsc::channel(COMMANDS);
+        let unfinished = Unfinished::default();
         let writer = Writer {
             db,
             place: place.clone(),
@@ -111,6 +114,7 @@ impl SqliteStore {
             commands: received,
             changes: changes.clone(),
             orphans: Arc::new(Orphans::new(commands.downgrade())),
+            unfinished: unfinished.clone(),
             lock,
         };
         let writer = writer.prepare()?;
@@ -127,6 +131,7 @@ impl SqliteStore {
             place,
             readers,
             changes,
+            unfinished,
             next: AtomicU64::new(1),
             commands,
             thread,
@@ -154,6 +159,15 @@ impl SqliteStore {
         F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
     {
         self.readers.read(query).await
+    }
+
+    /// Asks about one thing.
+    async fn look<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+    {
+        self.readers.look(query).await
     }
 
     fn next_id(&self) -> u64 {
@@ -203,15 +217,19 @@ impl Store for SqliteStore {
 
     async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
         let (tenant, key) = (tenant.clone(), key.to_owned());
-        self.read(move |db| reads::submitted(db, &tenant, &key)).await
+        self.look(move |db| reads::submitted(db, &tenant, &key)).await
+    }
+
+    async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
+        self.look(move |db| reads::look_up(db, &lookup)).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        self.read(move |db| reads::task(db, id)).await
+        self.look(move |db| reads::task(db, id)).await
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        self.read(move |db| reads::input(db, id)).await
+        self.look(move |db| reads::input(db, id)).await
     }
 
     async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
@@ -219,7 +237,7 @@ impl Store for SqliteStore {
     }
 
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
-        self.read(move |db| reads::lease(db, id)).await
+        self.look(move |db| reads::lease(db, id)).await
     }
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
@@ -237,8 +255,16 @@ impl Store for SqliteStore {
     }
 
     async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
-        let (tenant, client) = (tenant.clone(), client.map(str::to_owned));
-        self.read(move |db| origins::unfinished(db, &tenant, dialect, client.as_deref())).await
+        let Some(client) = client else {
+            let tenant = tenant.clone();
+            return self.read(move |db| origins::unfinished(db, &tenant, dialect, None)).await;
+        };
+        let client = (tenant.clone(), dialect, client.to_owned());
+        match self.unfinished.of(&client) {
+            Some(n) => Ok(n),
+            // By the writer, so that nothing is written between the count and what is remembered.
+            None => self.write(move |batch| batch.count_unfinished(&client)).await,
+        }
     }
 
     async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {

@@ -10,7 +10,7 @@ use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
 use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
 use super::state::{Head, Kept, LaneState};
-use crate::{Error, Submitted};
+use crate::{Change, Error, Submitted};
 
 impl Batch<'_> {
     /// Takes a task in. Everything that can be wrong with it is found before the first write.
@@ -40,11 +40,10 @@ impl Batch<'_> {
         let sql = "INSERT INTO input (no, lane, placements, workflow, extra) VALUES (?, ?, ?, ?, ?)";
         let workflow = new.input.workflow.get();
         self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow, extra))?;
-        if is_told_by_task(&event) {
-            self.changed(event.task, event.n);
-        } else {
+        if !is_told_by_task(&event) {
             self.insert_event(no, &event)?;
         }
+        self.changed(Change::of(&task));
         if let Some(idempotency) = &new.idempotency {
             let sql = "INSERT INTO idem (tenant, key, request, task) VALUES (?, ?, ?, ?)";
             self.db.prepare_cached(sql)?.execute(params![
@@ -172,7 +171,7 @@ impl Batch<'_> {
         let was = Was::from(&task);
         if transition::release(&mut task, self.now) {
             self.update_task(no, &was, &task)?;
-            self.changed(id, task.version);
+            self.changed(Change::of(&task));
         }
         Ok(task)
     }

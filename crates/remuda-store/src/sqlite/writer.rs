@@ -15,6 +15,7 @@ use super::fault::{Fault, Outcome};
 use super::lock::FileLock;
 use super::place::Place;
 use super::state::{Settings, State};
+use super::unfinished::Unfinished;
 use crate::{Change, Error, Submitted};
 
 /// So many commands share one transaction at most.
@@ -35,6 +36,7 @@ pub(super) struct Writer {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) changes: broadcast::Sender<Change>,
     pub(super) orphans: Arc<Orphans>,
+    pub(super) unfinished: Unfinished,
     /// Let go last, when the connection is closed.
     pub(super) lock: FileLock,
 }
@@ -240,6 +242,7 @@ impl Loop {
     /// Answers what is durable now.
     fn conclude(&mut self, done: Done, items: Vec<Item>) {
         let Done { effects, served } = done;
+        self.writer.unfinished.note(effects.unfinished);
         // From the last to the first, so that the places stay right.
         let mut served = served;
         served.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
@@ -250,16 +253,17 @@ impl Loop {
         for (waiting, claim) in answers.into_iter().rev() {
             waiting.answer(Ok(Some(claim)), &self.writer.orphans);
         }
+        // Before the others: who waits for the end of a task waits longest, and whoever is answered goes on to other work.
+        for change in effects.changes {
+            // Nobody listens.
+            let _unheard = self.writer.changes.send(change);
+        }
         for item in items {
             match item {
                 Item::Submit(submit) => submit.answer(&self.state),
                 Item::Change(work) => work.answer(None),
                 Item::Beat(beat) => self.beats.push(beat),
             }
-        }
-        for change in effects.changes {
-            // Nobody listens.
-            let _unheard = self.writer.changes.send(change);
         }
         self.tell(&effects.lost);
         self.state.trim();

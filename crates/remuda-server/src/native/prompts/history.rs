@@ -7,16 +7,18 @@ use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use http::StatusCode;
+use http::{StatusCode, header};
 use remuda_core::{Dialect, Status, Task, TaskInput};
 use remuda_store::{Hide, OriginOrder, OriginQuery};
 use serde_json::{Value, json};
 
 use super::entry::Entry;
 use super::list::{fixed, json as streamed, of, separated, written};
+use super::lookup::find_whole;
 use super::queue::Removal;
 use super::{NativeError, find};
 use crate::access::{ReadCaller, SubmitCaller};
+use crate::error::ApiError;
 use crate::native::names;
 use crate::state::AppState;
 
@@ -117,12 +119,12 @@ pub(super) async fn one(
     ReadCaller(caller): ReadCaller,
     Path(id): Path<String>,
 ) -> Result<Response, NativeError> {
-    let task = find(&state, &caller.tenant, &id).await?;
-    let task = task.filter(|task| task.status.is_terminal() && task.hidden_at.is_none());
-    let pieces = written(state.clone(), task.into_iter().collect(), entry);
-    let found: Vec<String> =
-        pieces.try_collect().await.map_err(|error| crate::error::ApiError::internal(error.to_string()))?;
-    Ok(streamed(fixed(format!("{{{}}}", found.join(",")))))
+    let found = find_whole(&state, &caller.tenant, &id).await?;
+    let shown = found.filter(|(task, _)| task.status.is_terminal() && task.hidden_at.is_none());
+    let entry = shown.and_then(|(task, input)| entry(&task, input)).transpose();
+    let entry = entry.map_err(|error| ApiError::internal(error.to_string()))?.unwrap_or_default();
+    let json = [(header::CONTENT_TYPE, "application/json; charset=utf-8")];
+    Ok((json, format!("{{{entry}}}")).into_response())
 }
 
 /// `POST /history`: takes entries out. Their records stay.

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::{StreamExt as _, TryStreamExt as _};
+use futures_util::StreamExt as _;
 use http::StatusCode;
 use remuda_core::{Status, Task, TaskInput};
 use remuda_store::{OriginOrder, OriginPage};
@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::entry::{Item, outputs};
 use super::list::{fixed, json as streamed, of, separated, written};
+use super::lookup::find_whole;
 use super::queue::{MOST_IDS, cancel};
 use super::{NativeError, find, messages};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
@@ -331,12 +332,12 @@ pub(super) async fn one(
 ) -> Result<Response, NativeError> {
     let missing = || wrong(StatusCode::NOT_FOUND, "Job not found");
     let unseen = |task: &Task| task.status == Status::Cancelled && !messages::has_begun(task);
-    let task = find(&state, &caller.tenant, &id).await?.filter(|task| is_shown(task) && !unseen(task));
-    let Some(task) = task else { return Ok(missing()) };
-    let pieces = written(state.clone(), vec![task], |task, input| Some(whole(task, input)));
-    let found: Vec<String> =
-        pieces.try_collect().await.map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(found.into_iter().next().map_or_else(missing, |text| streamed(fixed(text))))
+    let found = find_whole(&state, &caller.tenant, &id).await?;
+    let Some((task, input)) = found.filter(|(task, _)| is_shown(task) && !unseen(task)) else {
+        return Ok(missing());
+    };
+    let text = whole(&task, input).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(streamed(fixed(text)))
 }
 
 fn whole(task: &Task, input: TaskInput) -> serde_json::Result<String> {

@@ -148,6 +148,9 @@ pub(crate) async fn submit(
         idempotency,
         origin: Some(Origin { dialect: Dialect::Comfyui, external_id, client: prompt.client }),
     };
+    // Before the submission: its client is to hear of everything that happens to it.
+    let has_client = new.origin.as_ref().is_some_and(|origin| origin.client.is_some());
+    let follow = has_client.then(|| state.changes.follow(new.id));
     let submitted = hand_in(state, new).await.map_err(|error| match error.status {
         http::StatusCode::CONFLICT => in_use(),
         _ => error.into(),
@@ -155,7 +158,7 @@ pub(crate) async fn submit(
     drop(permit);
     match submitted {
         Submitted::New(task) => {
-            state.desk.submitted(state, &task);
+            state.desk.submitted(state, &task, follow);
             Ok(Accepted { task, before: false, number, node_errors: cleared.node_errors })
         }
         Submitted::Before(task) if task.origin.is_some() => again(state, task).await,
@@ -180,7 +183,7 @@ async fn taken_in_before(
 }
 
 async fn again(state: &AppState, task: Task) -> Result<Accepted, NativeError> {
-    state.desk.submitted(state, &task);
+    state.desk.submitted(state, &task, None);
     let extra = state.store.input(task.id).await?.and_then(|input| input.extra);
     let number = extra.map_or(0.0, |extra| extra.number);
     Ok(Accepted { task, before: true, number, node_errors: Map::new() })

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::ws::Message;
-use remuda_core::{AttemptNo, Dialect, Status, Task, TaskId, Tenant};
+use remuda_core::{AttemptNo, Dialect, Status, Task, TaskId, Tenant, Version};
 use remuda_runner::frames::Messages;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::mailbox::{Mailbox, Picture, Place, ReaderId};
+use crate::changes::Follow;
 use crate::native::names;
 use crate::state::AppState;
 
@@ -25,18 +26,21 @@ pub(super) struct Prompt {
     pub(super) name: String,
     /// It runs already: what is said of this attempt, if that is said here.
     pub(super) messages: Option<(AttemptNo, Messages)>,
+    /// What version of it this is, and everything that has happened to it since.
+    pub(super) since: Option<(Version, Follow)>,
 }
 
 impl Prompt {
     /// One that came in a moment ago. If a worker has it already, it is listened to before ComfyUI can say a word.
-    pub(super) fn new(state: &AppState, task: &Task) -> Self {
+    /// `follow`: since before it was taken in, if this submission made it.
+    pub(super) fn new(state: &AppState, task: &Task, follow: Option<Follow>) -> Self {
         let runs = task.status == Status::Running;
         let messages = runs.then(|| (task.attempt, state.hub.follow_messages(task.id, task.attempt)));
-        Self { messages, ..Self::known(task) }
+        Self { messages, since: follow.map(|follow| (task.version, follow)), ..Self::known(task) }
     }
 
     pub(super) fn known(task: &Task) -> Self {
-        Self { task: task.id, name: names::prompt_id(task), messages: None }
+        Self { task: task.id, name: names::prompt_id(task), messages: None, since: None }
     }
 }
 

@@ -8,6 +8,7 @@ use remuda_core::{Dialect, Task, Tenant};
 
 use super::client::{Client, KEPT, Prompt};
 use super::narrator;
+use crate::changes::Follow;
 use crate::state::AppState;
 
 /// So many clients are known at once. A socket beyond them is refused.
@@ -35,7 +36,8 @@ pub(crate) struct Desk {
 
 impl Desk {
     /// A prompt came in: from now on its client's messages are kept, also while it has no socket.
-    pub(crate) fn submitted(&self, state: &AppState, task: &Task) {
+    /// `follow`: since before it was taken in, if this submission made it.
+    pub(crate) fn submitted(&self, state: &AppState, task: &Task, follow: Option<Follow>) {
         let Some(origin) = &task.origin else { return };
         let Some(name) = &origin.client else { return };
         if origin.dialect != Dialect::Comfyui || name.is_empty() || name.len() > LONGEST_NAME {
@@ -43,7 +45,7 @@ impl Desk {
         }
         let mut clients = self.clients();
         if let Some(client) = Self::client(&mut clients, state, &task.tenant, name, UNSEEN) {
-            client.submitted(Prompt::new(state, task));
+            client.submitted(Prompt::new(state, task, follow));
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use remuda_core::{Dialect, Status, Task, TaskId};
+use remuda_core::{Dialect, Status, Task, TaskId, Version};
 use remuda_runner::frames::Frame;
 use remuda_store::{OriginOrder, OriginQuery};
 use tokio::time::Instant;
@@ -63,12 +63,20 @@ struct Told {
     ended: Option<(Box<Task>, Instant)>,
 }
 
+/// What is known of a prompt.
+struct Known {
+    /// What the client calls it.
+    name: String,
+    /// The task was looked at as it was then; what is older is no news.
+    version: Version,
+}
+
 struct Narrator {
     state: AppState,
     client: Arc<Client>,
     group: Group,
-    /// Every prompt that has not ended, by its name.
-    prompts: HashMap<TaskId, String>,
+    /// Every prompt that has not ended.
+    prompts: HashMap<TaskId, Known>,
     told: HashMap<TaskId, Told>,
     /// Could not be looked at; the next time they will be.
     again: HashSet<TaskId>,
@@ -142,9 +150,12 @@ impl Narrator {
         if self.changed {
             self.tell_remaining().await;
         }
-        for task in self.group.take(CHANGES) {
-            if self.prompts.contains_key(&task) {
-                self.look_at_task(task).await;
+        for (task, news) in self.group.take(CHANGES) {
+            let Some(known) = self.prompts.get(&task) else { continue };
+            match news.ended {
+                Some(ended) => self.see(Arc::unwrap_or_clone(ended)).await,
+                None if news.is_known(known.version) => {}
+                None => self.look_at_task(task).await,
             }
         }
         self.hear_ready();
@@ -158,17 +169,28 @@ impl Narrator {
     }
 
     fn know(&mut self, prompt: Prompt) {
-        let Prompt { task, name, messages } = prompt;
-        if self.prompts.insert(task, name.clone()).is_some() {
+        let Prompt { task, name, messages, since } = prompt;
+        if self.prompts.contains_key(&task) {
             return;
         }
+        let version = since.as_ref().map_or(0, |(version, _)| *version);
+        self.prompts.insert(task, Known { name: name.clone(), version });
         if let Some((attempt, messages)) = messages {
             let told = self.told.entry(task).or_insert_with(|| Told::new(task, name));
             told.story.listen(attempt, None);
             (told.listener, told.early) = (Some(Listener::of(messages)), true);
         }
-        // The first news is that it is to be looked at: something may have happened to it by now.
-        self.group.add(task);
+        match since {
+            // From here on the group has the news; what came before is in the follower.
+            Some((version, follow)) => {
+                self.group.add_known(task);
+                if !follow.known().is_known(version) {
+                    self.group.add(task);
+                }
+            }
+            // The first news is that it is to be looked at: something may have happened to it by now.
+            None => self.group.add(task),
+        }
         self.changed = true;
     }
 
@@ -198,7 +220,9 @@ impl Narrator {
 
     async fn see(&mut self, task: Task) {
         let id = task.id;
-        let Some(name) = self.prompts.get(&id).cloned() else { return };
+        let Some(known) = self.prompts.get_mut(&id) else { return };
+        known.version = known.version.max(task.version);
+        let name = known.name.clone();
         match task.status {
             Status::Pending => {
                 if let Some(told) = self.told.get_mut(&id) {
@@ -358,7 +382,7 @@ impl Narrator {
             if told.ended.is_some() {
                 continue;
             }
-            if told.listener.is_none() {
+            if told.listener.is_none() || (told.early && !told.story.has_begun()) {
                 self.group.add(*task);
             } else if !told.began && !told.story.has_begun() {
                 // The socket to ComfyUI may be down, and whoever runs it knows nevertheless.

@@ -89,7 +89,7 @@ fn prepare(connection: &Connection, path: &Path) -> Result<Installation> {
 fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
     if new {
         // All take effect only before the first table.
-        connection.pragma_update(None, "page_size", 8192)?;
+        connection.pragma_update(None, "page_size", 4096)?;
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     }

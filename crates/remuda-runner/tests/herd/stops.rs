@@ -207,7 +207,8 @@ async fn a_result_that_cannot_be_stored_is_kept_for_a_while_and_the_worker_goes_
     std::fs::remove_file(&outputs).unwrap();
     for id in [first, second] {
         let task = rig.completed(id).await;
-        assert_eq!((task.attempt, task.result.unwrap().files.len()), (1, 1));
+        let attempts = rig.store.attempts(id).await.unwrap();
+        assert_eq!((task.attempt, task.result.unwrap().files.len()), (1, 1), "{attempts:?}");
     }
     assert_eq!(sim.stats().executions_total, 3);
     herd.stop(Duration::from_secs(5)).await;

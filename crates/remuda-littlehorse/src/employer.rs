@@ -38,11 +38,20 @@ const SMALL_REPORT: usize = 100_000;
 /// After so many reports that were not heard the server is asked whether the attempt is still wanted.
 const ASK_AFTER: u32 = 4;
 
+/// A task that waited here for so long, because there was no slot for it, may not be ours any more.
+const WAITED: Duration = Duration::from_secs(1);
+
+/// How long the server may take to say so.
+const QUESTION: Duration = Duration::from_secs(5);
+
 /// How often it is tried to keep a checkpoint.
 const CHECKPOINT_TRIES: u32 = 3;
 
 /// How long a stop waits for reports of tasks that were not begun.
 const CLOSING: Duration = Duration::from_secs(5);
+
+/// Why a task that came too late is given back.
+const STOPPING: &str = "the worker is stopping";
 
 /// How tasks are served.
 #[derive(Debug, Clone)]
@@ -92,6 +101,30 @@ struct Notes {
     tries: u32,
     /// How often its end was told to a server that did not take it.
     unheard: u32,
+    /// The attempt of which it was said that its time is over.
+    superseded: Option<i32>,
+}
+
+/// A task that was taken; dropped, it is put back.
+struct Taken<'a> {
+    employer: &'a LittleHorse,
+    delivery: Option<Delivery>,
+}
+
+impl Taken<'_> {
+    fn keep(mut self) -> Option<Delivery> {
+        self.delivery.take()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(delivery) = self.delivery.take()
+            && let Some(late) = self.employer.intake.put_back(delivery)
+        {
+            self.employer.refuse(late, Ending::Failed { message: STOPPING.to_owned() });
+        }
+    }
 }
 
 impl LittleHorse {
@@ -129,8 +162,7 @@ impl LittleHorse {
     /// Stops asking for tasks. Reports can still be sent.
     pub async fn close(&self) {
         for delivery in self.intake.close().await {
-            let message = "the worker is stopping".to_owned();
-            self.refuse(delivery, Ending::Failed { message });
+            self.refuse(delivery, Ending::Failed { message: STOPPING.to_owned() });
         }
         self.refusals.close();
         if tokio::time::timeout(CLOSING, self.refusals.wait()).await.is_err() {
@@ -156,6 +188,38 @@ impl LittleHorse {
 
     fn log(&self, job: &Job, text: &str) {
         self.note(job, |notes| notes.log.line(&now(), text));
+    }
+
+    /// Lets a task pass that came just now; one that waited here only if the server still wants it from us: its time ran, and
+    /// its next attempt may be rendered elsewhere already.
+    async fn still_ours(&self, delivery: Delivery) -> Option<Delivery> {
+        if delivery.at.elapsed() < WAITED {
+            return Some(delivery);
+        }
+        // Whoever asks may go away in the middle of the question.
+        let taken = Taken { employer: self, delivery: Some(delivery) };
+        let over = match taken.delivery.as_ref()?.task_run() {
+            Ok(id) => match tokio::time::timeout(QUESTION, self.client.get_task_run(id)).await {
+                Ok(Ok(run)) => {
+                    let attempt = taken.delivery.as_ref()?.attempt();
+                    oversight::judge(&run, attempt, &self.client.config().worker_id) != Look::Ours
+                }
+                Ok(Err(Error::NotFound { .. })) => true,
+                _ => false,
+            },
+            Err(_) => false,
+        };
+        let delivery = taken.keep()?;
+        if over {
+            tracing::warn!(
+                task = %delivery.key(),
+                attempt = delivery.attempt(),
+                waited_s = delivery.at.elapsed().as_secs(),
+                "a task waited here for a slot until its time was over; it is not begun"
+            );
+            return None;
+        }
+        Some(delivery)
     }
 
     /// Reports a task that is not begun, until the server has heard it. Never waits: who asked may go away any time.
@@ -186,10 +250,12 @@ impl LittleHorse {
     fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
         let (text, stored) =
             self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
+        // What this process has left in an earlier attempt, the later one has observed: it is not counted twice.
         // The server keeps input, output and log in one record, and drops the record when it is too large.
         let fits = job.workflow.get().len() + text.len() + size(ending) < LARGEST_RECORD;
         let text = (log && fits).then_some(text.as_str());
-        Report::new(&cookie.task_run(), job.attempt, ending, text).with_checkpoints(cookie.observed + stored)
+        Report::new(&cookie.task_run(), job.attempt, ending, text)
+            .with_checkpoints(cookie.observed.max(stored))
     }
 
     /// Once to who delivered it; when that one is away, once to the server of the settings.
@@ -306,6 +372,7 @@ impl Employer for LittleHorse {
         loop {
             let delivery =
                 self.intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+            let Some(delivery) = self.still_ours(delivery).await else { continue };
             match job::read(&delivery, self.client.config().tenant.as_deref(), timeout_s) {
                 Ok(job) => {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
@@ -402,6 +469,12 @@ impl Employer for LittleHorse {
 
 impl LittleHorse {
     fn tell_over(&self, job: &Job, over: &Over, timeout: Option<Duration>) {
+        // Until the next attempt comes that is seen again and again, and said once.
+        if *over == Over::Superseded
+            && self.note(job, |notes| notes.superseded.replace(job.attempt)) == Some(job.attempt)
+        {
+            return;
+        }
         tracing::warn!(
             task = job.key,
             attempt = job.attempt,

@@ -18,6 +18,8 @@ const LISTS: &str = "crates/remuda/tests/clients";
 const PYTHON: [&str; 4] = ["comfy-api-simplified", "comfykit", "comfy-cli", "frontend"];
 /// The LittleHorse SDK, and the folder with its `requirements.txt`.
 const LITTLEHORSE: (&str, &str) = ("littlehorse", "crates/littlehorse-double/tests/python");
+/// The same with an HTTP client, for the worker that ours is compared with.
+const BENCH: (&str, &str) = ("littlehorse-bench", "crates/remuda-bench/python");
 /// The folder with `package.json` and its lock.
 const JAVASCRIPT: &str = "javascript";
 /// Holds the list that was installed; the tests compare it, too.
@@ -37,6 +39,14 @@ pub(crate) fn provide() -> Result<()> {
         .context("cannot have the JavaScript clients from npm, which the tests call")?;
     println!("present: {}, {}, {JAVASCRIPT} clients", PYTHON.join(", "), LITTLEHORSE.0);
     Ok(())
+}
+
+/// Installs the LittleHorse SDK for the benchmarks, and returns its Python.
+pub(crate) fn provide_for_bench() -> Result<PathBuf> {
+    let folder = target_folder()?.join("clients").join(BENCH.0);
+    let list = run::root().join(BENCH.1).join("requirements.txt");
+    install(&folder, &list, |folder| environment(folder, &list))?;
+    Ok(folder.join("bin/python"))
 }
 
 /// Every Python client and the folder with its list.
@@ -90,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_list_names_exact_versions_and_no_address() {
-        for (name, folder) in python() {
+        for (name, folder) in python().chain([(BENCH.0, PathBuf::from(BENCH.1))]) {
             let list = fs::read_to_string(run::root().join(folder).join("requirements.txt")).unwrap();
             for line in list.lines() {
                 let (package, version) = line.split_once("==").unwrap_or_else(|| panic!("{name}: {line}"));

@@ -3,7 +3,7 @@
 use crate::config::{Profile, SimConfig};
 use crate::faults::{Faults, ProcessFault};
 use crate::host::{Command, Deed, Host};
-use crate::stats::Stats;
+use crate::stats::{Stats, Timeline};
 use crate::supervisor::{Condition, Supervisor};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -114,6 +114,11 @@ impl Simulator {
     /// What was executed so far, all lives together.
     pub fn stats(&self) -> Stats {
         self.host.executions.snapshot()
+    }
+
+    /// When the latest executions were, all lives together.
+    pub fn timeline(&self) -> Timeline {
+        self.host.executions.timeline()
     }
 
     /// The faults, to add, list and remove.

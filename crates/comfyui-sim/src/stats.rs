@@ -28,10 +28,23 @@ pub struct Stats {
 pub struct Span {
     /// Which prompt.
     pub prompt_id: String,
+    /// Its submission was read.
+    pub received_us: u64,
     /// Its execution began.
     pub began_us: u64,
     /// Its last node was done; the history entry comes later.
     pub ended_us: u64,
+    /// Its history entry was there, and its client is told from here on.
+    pub told_us: u64,
+}
+
+/// The latest executions, for those who measure in the same process.
+#[derive(Debug, Clone)]
+pub struct Timeline {
+    /// The moment from which the times count.
+    pub zero: Instant,
+    /// Oldest first.
+    pub executions: Vec<Span>,
 }
 
 /// The counters themselves.
@@ -57,14 +70,13 @@ impl Executions {
         *counts.by_graph.entry(graph_digest.to_owned()).or_default() += 1;
     }
 
-    /// The moment, for [`spend`](Executions::spend).
+    /// The moment, for [`Span`].
     pub(crate) fn now_us(&self) -> u64 {
         u64::try_from(self.zero.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Keeps when a prompt was executed that ends now.
-    pub(crate) fn spend(&self, prompt_id: &str, began_us: u64) {
-        let span = Span { prompt_id: prompt_id.to_owned(), began_us, ended_us: self.now_us() };
+    /// Keeps when a prompt was executed.
+    pub(crate) fn spend(&self, span: Span) {
         let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         if spans.len() == TIMES {
             spans.pop_front();
@@ -75,6 +87,11 @@ impl Executions {
     /// The latest executions that came to an end, oldest first.
     pub(crate) fn spans(&self) -> Vec<Span> {
         self.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// The same with the moment from which they count.
+    pub(crate) fn timeline(&self) -> Timeline {
+        Timeline { zero: self.zero, executions: self.spans() }
     }
 
     /// The counts now.
@@ -130,7 +147,15 @@ mod tests {
     fn times_are_kept_of_the_latest_executions_only() {
         let executions = Executions::default();
         for number in 0..=TIMES {
-            executions.spend(&number.to_string(), executions.now_us());
+            let now = executions.now_us();
+            let prompt_id = number.to_string();
+            executions.spend(Span {
+                prompt_id,
+                received_us: now,
+                began_us: now,
+                ended_us: now,
+                told_us: now,
+            });
         }
         let spans = executions.spans();
         assert_eq!((spans.len(), spans[0].prompt_id.as_str()), (TIMES, "1"));

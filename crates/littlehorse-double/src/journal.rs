@@ -123,6 +123,11 @@ impl Journal {
         self.changed.send_replace(count);
     }
 
+    /// The start of the double, from which the times count.
+    pub fn start(&self) -> std::time::Instant {
+        self.start.into_std()
+    }
+
     /// What happened so far.
     pub fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -25,7 +25,7 @@ use tokio_util::sync::DropGuard;
 
 use self::core::WaiterId;
 use self::desk::Desk;
-use crate::client::Client;
+use crate::client::{Client, Host};
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 
@@ -116,6 +116,11 @@ impl Intake {
     /// intake is closed nobody will ask for it, and it is returned.
     pub fn put_back(&self, delivery: Delivery) -> Option<Delivery> {
         self.desk.put_back(delivery)
+    }
+
+    /// The hosts that are assigned to the worker. Any of them takes its reports.
+    pub fn hosts(&self) -> Vec<Host> {
+        self.desk.hosts()
     }
 
     /// How the worker stands with the cluster.

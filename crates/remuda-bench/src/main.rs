@@ -4,8 +4,10 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
 mod client;
+mod floor;
 mod gap;
 mod latency;
+mod littlehorse;
 mod machine;
 mod memory;
 mod native;
@@ -35,6 +37,9 @@ enum Group {
     Native,
     /// How long a GPU waits between two queued tasks.
     Gap,
+    /// What a task of LittleHorse costs beside its render: our worker and the official Python SDK.
+    #[value(name = "littlehorse")]
+    LittleHorse,
     /// Memory of `remuda serve`.
     Memory,
     /// From the start of the program until it is ready.
@@ -62,11 +67,18 @@ struct Arguments {
     /// Say afterwards which statements cost PostgreSQL most; measures a little less than without.
     #[arg(long)]
     profile: bool,
+    /// Be the other end of a connection to this port: what the measurements start for themselves.
+    #[arg(long, value_name = "PORT", hide = true)]
+    echo: Option<u16>,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
+    if let Some(port) = arguments.echo {
+        floor::echo(port)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let quick = arguments.quick;
     let wanted = |group| arguments.only.is_empty() || arguments.only.contains(&group);
     let machine = machine::Machine::look();
@@ -91,6 +103,19 @@ async fn main() -> anyhow::Result<ExitCode> {
     if wanted(Group::Gap) {
         eprintln!("measuring idle gaps …");
         rows.extend(gap::measure(folder()?.path(), if quick { 50 } else { 300 }).await?);
+    }
+    if wanted(Group::LittleHorse) {
+        match littlehorse::python() {
+            Some(python) => {
+                eprintln!("measuring the LittleHorse worker …");
+                let rounds = if quick { 30 } else { 600 };
+                rows.extend(littlehorse::measure(folder()?.path(), &python, rounds).await?);
+            }
+            None if arguments.only.is_empty() => {
+                eprintln!("the LittleHorse worker is NOT measured: the official SDK is not installed");
+            }
+            None => anyhow::bail!("the official SDK is not installed; `cargo xtask bench` does it"),
+        }
     }
     if wanted(Group::Memory) {
         eprintln!("measuring memory …");

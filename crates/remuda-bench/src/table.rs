@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// One measured number.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Row {
     /// Which measurement it belongs to.
     pub(crate) group: &'static str,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use littlehorse::proto::TaskDef;
+use littlehorse::proto::{TaskDef, VariableDef};
 use littlehorse::task_def::{input_type, shape};
 use littlehorse::{Client, Error, NewTaskDef, Registered, Type};
 
@@ -12,8 +12,13 @@ pub const TASK: &str = "execute-comfyui-workflow";
 /// The input that has the graph.
 pub const WORKFLOW: &str = "workflow";
 
+/// The second input of the task with options.
+pub const OPTIONS: &str = "options";
+
 /// The longest pause between two tries to reach the server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+type Fits = fn(&TaskDef) -> Option<Contract>;
 
 /// A TaskDef that can be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,23 +41,47 @@ pub fn task_def(name: &str) -> NewTaskDef {
     NewTaskDef::new(name).input(WORKFLOW, Type::JsonObj).returns(Type::JsonObj)
 }
 
+/// The same with a second input `options`, a JSON object.
+pub fn task_def_with_options(name: &str) -> NewTaskDef {
+    NewTaskDef::new(name).input(WORKFLOW, Type::JsonObj).input(OPTIONS, Type::JsonObj).returns(Type::JsonObj)
+}
+
 /// Whether a registered TaskDef can be served: one input, a JSON object or text.
 pub fn fits(def: &TaskDef) -> Option<Contract> {
     let [input] = def.input_vars.as_slice() else { return None };
-    let workflow = match input_type(input)? {
-        Type::JsonObj => Shape::Json,
-        Type::Str => Shape::Text,
-        _ => return None,
-    };
-    Some(Contract { workflow })
+    Some(Contract { workflow: shape_of(input)? })
+}
+
+/// Whether one with options can be served: two inputs, each a JSON object or text.
+pub fn fits_with_options(def: &TaskDef) -> Option<Contract> {
+    let [workflow, options] = def.input_vars.as_slice() else { return None };
+    shape_of(options)?;
+    Some(Contract { workflow: shape_of(workflow)? })
+}
+
+fn shape_of(input: &VariableDef) -> Option<Shape> {
+    match input_type(input)? {
+        Type::JsonObj => Some(Shape::Json),
+        Type::Str => Some(Shape::Text),
+        _ => None,
+    }
 }
 
 /// Registers the TaskDef, or finds one that can be served. Waits for a server that is away, for ever.
 pub async fn register(client: &Client, name: &str) -> Result<Contract, Error> {
+    register_as(client, &task_def(name), fits).await
+}
+
+/// Registers the TaskDef with options, or finds one that can be served.
+pub async fn register_with_options(client: &Client, name: &str) -> Result<Contract, Error> {
+    register_as(client, &task_def_with_options(name), fits_with_options).await
+}
+
+async fn register_as(client: &Client, wanted: &NewTaskDef, fits: Fits) -> Result<Contract, Error> {
     let mut pause = Duration::from_millis(250);
     let mut told = false;
     loop {
-        match try_register(client, name).await {
+        match try_register(client, wanted, fits).await {
             Err(error) if error.is_transient() => {
                 if !std::mem::replace(&mut told, true) {
                     tracing::warn!(%error, "the LittleHorse server cannot be spoken to yet; waiting for it");
@@ -65,9 +94,9 @@ pub async fn register(client: &Client, name: &str) -> Result<Contract, Error> {
     }
 }
 
-async fn try_register(client: &Client, name: &str) -> Result<Contract, Error> {
-    let wanted = task_def(name);
-    let def = match client.put_task_def(&wanted).await {
+async fn try_register(client: &Client, wanted: &NewTaskDef, fits: Fits) -> Result<Contract, Error> {
+    let name = &wanted.request.name;
+    let def = match client.put_task_def(wanted).await {
         Ok(Registered::Same(def) | Registered::Differs(def)) => def,
         // Who may not register may still serve what somebody else has registered.
         Err(refused @ Error::Refused { .. }) if !refused.is_transient() => {
@@ -79,7 +108,7 @@ async fn try_register(client: &Client, name: &str) -> Result<Contract, Error> {
         Err(error) => return Err(error),
     };
     fits(&def).ok_or_else(|| Error::Differs {
-        name: name.to_owned(),
+        name: name.clone(),
         registered: shape(&def),
         wanted: format!("{}, or STR instead of JSON_OBJ", wanted.shape()),
     })
@@ -103,5 +132,15 @@ mod tests {
         assert_eq!(fits(&def(&[])), None);
         assert_eq!(fits(&def(&[("workflow", Type::JsonArr)])), None);
         assert_eq!(fits(&def(&[("workflow", Type::JsonObj), ("more", Type::Int)])), None);
+    }
+
+    #[test]
+    fn with_options_there_are_two() {
+        let two =
+            |workflow, options| fits_with_options(&def(&[("workflow", workflow), ("options", options)]));
+        assert_eq!(two(Type::JsonObj, Type::JsonObj), Some(Contract { workflow: Shape::Json }));
+        assert_eq!(two(Type::Str, Type::Str), Some(Contract { workflow: Shape::Text }));
+        assert_eq!(two(Type::JsonObj, Type::Int), None);
+        assert_eq!(fits_with_options(&def(&[("workflow", Type::JsonObj)])), None);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use littlehorse::{Client, Delivery, Ending, Error, Health, Heard, Intake, IntakeOptions, Report};
+use littlehorse::{Client, Delivery, Ending, Error, Health, Host, Intake, IntakeOptions, Report};
 use remuda_core::WorkerId;
 use remuda_runner::frames::{Frame, FrameKind};
 use remuda_runner::source::journal::{Employer, Job, JobEnding, Over, Reported};
@@ -16,27 +16,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::checkpoint;
 use crate::contract::{self, Contract};
-use crate::job::{self, Cookie};
+use crate::intakes::{Intakes, Kind};
+use crate::job::{self, Cookie, Reading};
 use crate::log::TaskLog;
 use crate::output::Places;
 use crate::oversight::{self, Look};
-use crate::{checkpoint, ending};
+use crate::reporting::Unheard;
 
 /// Logs of more tasks than this are not kept: those of tasks that were let go of go first.
 const MOST_NOTES: usize = 4096;
 
 /// So many reports of tasks that could not be begun may wait to be heard.
 const MOST_REFUSALS: usize = 256;
-
-/// Input, output and log of a task together stay below this many bytes: the server's limit is 1,047,000.
-const LARGEST_RECORD: usize = 900_000;
-
-/// A report of so many bytes is taken by every server.
-const SMALL_REPORT: usize = 100_000;
-
-/// After so many reports that were not heard the server is asked whether the attempt is still wanted.
-const ASK_AFTER: u32 = 4;
 
 /// A task that waited here for so long, because there was no slot for it, may not be ours any more.
 const WAITED: Duration = Duration::from_secs(1);
@@ -58,6 +51,8 @@ const STOPPING: &str = "the worker is stopping";
 pub struct Options {
     /// The TaskDef.
     pub task: String,
+    /// The TaskDef with options, if one is served.
+    pub options_task: Option<String>,
     /// Where the files of results are.
     pub places: Places,
     /// Ends a render that takes longer; without it only the task's own timeout counts.
@@ -69,17 +64,23 @@ pub struct Options {
 impl Options {
     /// The usual task, with its files in these places.
     pub fn new(places: Places) -> Self {
-        Self { task: contract::TASK.to_owned(), places, timeout: None, heartbeat: Duration::from_secs(10) }
+        Self {
+            task: contract::TASK.to_owned(),
+            options_task: None,
+            places,
+            timeout: None,
+            heartbeat: Duration::from_secs(10),
+        }
     }
 }
 
 /// A LittleHorse server that gives work to this process.
 #[derive(Debug)]
 pub struct LittleHorse {
-    client: Client,
-    intake: Intake,
-    options: Options,
-    contract: Contract,
+    pub(crate) client: Client,
+    pub(crate) options: Options,
+    /// Nothing, if it only reports.
+    serving: Option<Serving>,
     notes: Mutex<HashMap<String, Notes>>,
     /// Whether the server has checkpoints.
     checkpoints: OnceCell<bool>,
@@ -89,18 +90,25 @@ pub struct LittleHorse {
     stop: CancellationToken,
 }
 
+/// Where tasks come from.
+#[derive(Debug)]
+struct Serving {
+    intakes: Intakes,
+    contract: Contract,
+}
+
 /// What is remembered of a task that is under way.
 #[derive(Debug, Default)]
-struct Notes {
-    log: TaskLog,
+pub(crate) struct Notes {
+    pub(crate) log: TaskLog,
     /// The prompt's id, and the ComfyUI that has it.
     begun: Option<(uuid::Uuid, WorkerId)>,
     /// How many checkpoints this process has left.
-    stored: i32,
+    pub(crate) stored: i32,
     /// How often that was tried.
     tries: u32,
-    /// How often its end was told to a server that did not take it.
-    unheard: u32,
+    /// How often its report was not heard.
+    pub(crate) unheard: Unheard,
     /// The attempt of which it was said that its time is over.
     superseded: Option<i32>,
 }
@@ -108,6 +116,8 @@ struct Notes {
 /// A task that was taken; dropped, it is put back.
 struct Taken<'a> {
     employer: &'a LittleHorse,
+    intakes: &'a Intakes,
+    kind: Kind,
     delivery: Option<Delivery>,
 }
 
@@ -120,7 +130,7 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if let Some(delivery) = self.delivery.take()
-            && let Some(late) = self.employer.intake.put_back(delivery)
+            && let Some(late) = self.intakes.put_back(delivery, self.kind)
         {
             self.employer.refuse(late, Ending::Failed { message: STOPPING.to_owned() });
         }
@@ -128,40 +138,63 @@ impl Drop for Taken<'_> {
 }
 
 impl LittleHorse {
-    /// Registers the task and begins to register the worker. Waits for a server that is away.
+    /// Registers the tasks and begins to register the worker. Waits for a server that is away.
     ///
     /// # Errors
     /// When a TaskDef of another shape has the name, or the server refuses.
     pub async fn open(client: Client, options: Options) -> std::result::Result<Self, Error> {
         let contract = contract::register(&client, &options.task).await?;
-        let mut intake = IntakeOptions::new(&options.task);
-        intake.heartbeat = options.heartbeat;
-        Ok(Self {
-            intake: Intake::open(client.clone(), intake),
+        if let Some(task) = &options.options_task {
+            contract::register_with_options(&client, task).await?;
+        }
+        let intake = |task: &String| {
+            let intake = IntakeOptions { heartbeat: options.heartbeat, ..IntakeOptions::new(task) };
+            Intake::open(client.clone(), intake)
+        };
+        let intakes = Intakes::new(intake(&options.task), options.options_task.as_ref().map(intake));
+        Ok(Self::new(client, options, Some(Serving { intakes, contract })))
+    }
+
+    /// One that asks for nothing, and only tells how tasks ended that were delivered before.
+    pub fn for_reports(client: Client, options: Options) -> Self {
+        Self::new(client, options, None)
+    }
+
+    fn new(client: Client, options: Options, serving: Option<Serving>) -> Self {
+        Self {
             client,
             options,
-            contract,
+            serving,
             notes: Mutex::default(),
             checkpoints: OnceCell::new(),
             refusals: TaskTracker::new(),
             refusing: Arc::default(),
             stop: CancellationToken::new(),
-        })
+        }
     }
 
-    /// How the workflow comes.
-    pub fn contract(&self) -> Contract {
-        self.contract
+    /// How the workflow comes, if tasks are asked for.
+    pub fn contract(&self) -> Option<Contract> {
+        self.serving.as_ref().map(|serving| serving.contract)
     }
 
-    /// How the worker stands with the cluster.
-    pub fn health(&self) -> watch::Receiver<Health> {
-        self.intake.health()
+    /// How the worker stands with the cluster, if tasks are asked for.
+    pub fn health(&self) -> Option<watch::Receiver<Health>> {
+        self.serving.as_ref().map(|serving| serving.intakes.health())
+    }
+
+    /// The hosts that are assigned to this worker.
+    pub(crate) fn assigned(&self) -> Vec<Host> {
+        self.serving.as_ref().map(|serving| serving.intakes.hosts()).unwrap_or_default()
     }
 
     /// Stops asking for tasks. Reports can still be sent.
     pub async fn close(&self) {
-        for delivery in self.intake.close().await {
+        let deliveries = match &self.serving {
+            Some(serving) => serving.intakes.close().await,
+            None => Vec::new(),
+        };
+        for delivery in deliveries {
             self.refuse(delivery, Ending::Failed { message: STOPPING.to_owned() });
         }
         self.refusals.close();
@@ -177,7 +210,7 @@ impl LittleHorse {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note<T>(&self, job: &Job, change: impl FnOnce(&mut Notes) -> T) -> T {
+    pub(crate) fn note<T>(&self, job: &Job, change: impl FnOnce(&mut Notes) -> T) -> T {
         let mut notes = self.notes();
         if notes.len() >= MOST_NOTES && !notes.contains_key(&job.key) {
             let oldest = notes.keys().next().cloned();
@@ -192,12 +225,12 @@ impl LittleHorse {
 
     /// Lets a task pass that came just now; one that waited here only if the server still wants it from us: its time ran, and
     /// its next attempt may be rendered elsewhere already.
-    async fn still_ours(&self, delivery: Delivery) -> Option<Delivery> {
+    async fn still_ours(&self, intakes: &Intakes, delivery: Delivery, kind: Kind) -> Option<Delivery> {
         if delivery.at.elapsed() < WAITED {
             return Some(delivery);
         }
         // Whoever asks may go away in the middle of the question.
-        let taken = Taken { employer: self, delivery: Some(delivery) };
+        let taken = Taken { employer: self, intakes, kind, delivery: Some(delivery) };
         let over = match taken.delivery.as_ref()?.task_run() {
             Ok(id) => match tokio::time::timeout(QUESTION, self.client.get_task_run(id)).await {
                 Ok(Ok(run)) => {
@@ -246,81 +279,6 @@ impl LittleHorse {
         });
     }
 
-    /// The report of a job.
-    fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
-        let (text, stored) =
-            self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
-        // What this process has left in an earlier attempt, the later one has observed: it is not counted twice.
-        // The server keeps input, output and log in one record, and drops the record when it is too large.
-        let fits = job.workflow.get().len() + text.len() + size(ending) < LARGEST_RECORD;
-        let text = (log && fits).then_some(text.as_str());
-        Report::new(&cookie.task_run(), job.attempt, ending, text)
-            .with_checkpoints(cookie.observed.max(stored))
-    }
-
-    /// Once to who delivered it; when that one is away, once to the server of the settings.
-    async fn try_send(&self, cookie: &Cookie, report: &Report) -> std::result::Result<Heard, Error> {
-        let host = cookie.host();
-        match self.client.report(Some(&host), report).await {
-            Err(Error::Unavailable { .. }) if host != *self.client.bootstrap() => {
-                self.client.report(None, report).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn send(&self, job: &Job, cookie: &Cookie, ended: &JobEnding) -> Result<Reported> {
-        let mut ending = ending::of(job, ended, &self.options.places);
-        // What is too large for the server is sent without its log, and then as what it is.
-        let unheard = self.note(job, |notes| notes.unheard);
-        let (mut log, mut cut) = match unheard {
-            0 => (true, false),
-            _ => reduced(unheard, self.build(job, cookie, &ending, true).size()),
-        };
-        if cut {
-            ending = ending::too_large(outputs(ended), self.build(job, cookie, &ending, false).size());
-        }
-        loop {
-            let report = self.build(job, cookie, &ending, log);
-            let too_large = |error: &Error| {
-                matches!(error, Error::TooLarge { .. } | Error::Exhausted { retry_after: None, .. })
-            };
-            match self.try_send(cookie, &report).await {
-                Ok(Heard::Yes) => return Ok(Reported::Heard),
-                Ok(Heard::TooLate) => return Ok(Reported::TooLate),
-                Err(error) if too_large(&error) && log => log = false,
-                Err(error) if too_large(&error) && !cut => {
-                    ending = ending::too_large(outputs(ended), report.size());
-                    cut = true;
-                }
-                Err(error @ (Error::NotFound { .. } | Error::Refused { .. })) => {
-                    return self.after_refusal(job, cookie, &error).await;
-                }
-                Err(error) => {
-                    let unheard = self.note(job, |notes| {
-                        notes.unheard = notes.unheard.saturating_add(1);
-                        notes.unheard
-                    });
-                    if unheard.is_multiple_of(ASK_AFTER) {
-                        return self.after_refusal(job, cookie, &error).await;
-                    }
-                    return Err(SourceError::Unavailable(error.to_string()));
-                }
-            }
-        }
-    }
-
-    /// A report was refused. Only an attempt that still runs is worth another try.
-    async fn after_refusal(&self, job: &Job, cookie: &Cookie, error: &Error) -> Result<Reported> {
-        let me = &self.client.config().worker_id;
-        match self.client.get_task_run(&cookie.task_run()).await {
-            Ok(run) if oversight::judge(&run, job.attempt, me) == Look::Ours => {}
-            Ok(_) | Err(Error::NotFound { .. }) => return Ok(Reported::TooLate),
-            Err(_) => {}
-        }
-        Err(SourceError::Unavailable(error.to_string()))
-    }
-
     /// Keeps where the prompt is, once, if the server can. Whether it worked changes nothing here.
     async fn keep_checkpoint(&self, job: &Job, cookie: &Cookie) {
         let begun = self.note(job, |notes| {
@@ -347,8 +305,8 @@ impl LittleHorse {
     }
 
     /// What is said once, when the timeout of the attempt is known.
-    fn tell_timeout(&self, job: &Job, timeout: Duration) {
-        if self.options.timeout.is_some_and(|own| own > timeout) {
+    fn tell_timeout(job: &Job, timeout: Duration) {
+        if job.timeout_s.is_some_and(|own| u64::from(own) > timeout.as_secs()) {
             tracing::warn!(
                 task = job.key,
                 timeout_s = timeout.as_secs(),
@@ -369,11 +327,17 @@ impl Employer for LittleHorse {
     async fn next(&self) -> Result<Job> {
         let timeout_s =
             self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
+        let Some(Serving { intakes, .. }) = &self.serving else { return std::future::pending().await };
+        let reading = Reading {
+            tenant: self.client.config().tenant.as_deref(),
+            timeout_s,
+            sink: matches!(self.options.places, Places::Sink(_)),
+        };
         loop {
-            let delivery =
-                self.intake.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
-            let Some(delivery) = self.still_ours(delivery).await else { continue };
-            match job::read(&delivery, self.client.config().tenant.as_deref(), timeout_s) {
+            let (delivery, kind) =
+                intakes.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+            let Some(delivery) = self.still_ours(intakes, delivery, kind).await else { continue };
+            match job::read(&delivery, kind, reading) {
                 Ok(job) => {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
                     return Ok(job);
@@ -394,6 +358,14 @@ impl Employer for LittleHorse {
         Ok(reported)
     }
 
+    async fn back(&self) {
+        let Some(mut health) = self.health() else { return std::future::pending().await };
+        let away = health.wait_for(|health| *health != Health::Healthy).await.map(drop);
+        if away.is_err() || health.wait_for(|health| *health == Health::Healthy).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     async fn watch(&self, job: &Job) -> Over {
         let Some(cookie) = Cookie::read(job) else { return std::future::pending().await };
         let task = cookie.task_run();
@@ -411,7 +383,7 @@ impl Employer for LittleHorse {
                     if timeout.is_none() && seconds > 0 {
                         let known = Duration::from_secs(seconds);
                         timeout = Some(known);
-                        self.tell_timeout(job, known);
+                        Self::tell_timeout(job, known);
                     }
                     if let Look::Over(over) = oversight::judge(&run, job.attempt, me) {
                         self.tell_over(job, &over, timeout);
@@ -499,62 +471,6 @@ impl LittleHorse {
 }
 
 /// The moment, as it stands before a line.
-fn now() -> String {
+pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
-/// The line that ends a log.
-fn last_line(ending: &Ending) -> String {
-    match ending {
-        Ending::Success(_) => "workflow complete".to_owned(),
-        Ending::Failed { message } | Ending::BadInput { message } | Ending::BadOutput { message } => {
-            format!("failed: {message}")
-        }
-        Ending::Exception { name, message, content } => match content {
-            littlehorse::Value::JsonObj(content) if content.len() <= 4096 => {
-                format!("failed ({name}): {message}\n{content}")
-            }
-            _ => format!("failed ({name}): {message}"),
-        },
-    }
-}
-
-/// Whether a report that was not heard so often goes without its log, and whether its output is given up. A server with a
-/// limit below the usual one answers as if it were away; what is small cannot be the reason.
-fn reduced(unheard: u32, bytes: usize) -> (bool, bool) {
-    let large = bytes > SMALL_REPORT;
-    (!(large && unheard >= ASK_AFTER), large && unheard >= 4 * ASK_AFTER)
-}
-
-/// About how many bytes it takes at the server.
-fn size(ending: &Ending) -> usize {
-    match ending {
-        Ending::Success(littlehorse::Value::JsonObj(text)) => text.len(),
-        Ending::Exception { message, content: littlehorse::Value::JsonObj(text), .. } => {
-            message.len() + text.len()
-        }
-        _ => 8 << 10,
-    }
-}
-
-fn outputs(ended: &JobEnding) -> usize {
-    match ended {
-        JobEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
-        JobEnding::CalledOff { .. } => 0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_large_reports_are_reduced_and_late() {
-        for unheard in [0, 3, 100] {
-            assert_eq!(reduced(unheard, 50_000), (true, false));
-        }
-        assert_eq!(reduced(3, 500_000), (true, false));
-        assert_eq!(reduced(4, 500_000), (false, false));
-        assert_eq!(reduced(16, 500_000), (false, true));
-    }
 }

@@ -148,6 +148,8 @@ mod tests {
             workflow: RawValue::from_string("{}".into()).unwrap(),
             again: false,
             timeout_s: None,
+            files: Vec::new(),
+            folder: None,
             cookie: json!(null),
             sent_as: None,
         }

@@ -21,11 +21,21 @@ pub(crate) struct Ids {
     pub(crate) second: Uuid,
 }
 
-/// Makes them.
-pub(crate) fn ids(tenant: Option<&str>, key: &TaskKey, workflow: &str, attempt: i32) -> Ids {
+/// Makes them. With other options it is other work, too.
+pub(crate) fn ids(
+    tenant: Option<&str>,
+    key: &TaskKey,
+    workflow: &str,
+    options: Option<&str>,
+    attempt: i32,
+) -> Ids {
     let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT);
-    let digest = Sha256::digest(workflow.as_bytes());
-    let hash = digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let mut digest = Sha256::new_with_prefix(workflow.as_bytes());
+    if let Some(options) = options {
+        // No text of a workflow goes on after its last bracket: the border is where it is.
+        digest.update(options.as_bytes());
+    }
+    let hash = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Neither tenants nor ids have a line break in them.
     let name = format!("{tenant}\n{key}\n{hash}");
     Ids {
@@ -54,25 +64,27 @@ mod tests {
     /// These ids are in the histories of ComfyUIs out there: they must not change.
     #[test]
     fn ids_stay_what_they_are() {
-        let ids = ids(None, &key("order-7", "0-1"), "{}", 0);
+        let ids = ids(None, &key("order-7", "0-1"), "{}", None, 0);
         assert_eq!(ids.first.to_string(), "766db61a-da15-5aa5-bca3-9d9fe2c46463");
         assert_eq!(ids.second.to_string(), "c2183d58-c5ed-5520-8049-6543ce59891f");
     }
 
     #[test]
     fn everything_that_makes_another_piece_of_work_makes_another_id() {
-        let base = ids(None, &key("a", "0-1"), "{}", 0);
-        assert_eq!(base, ids(Some("default"), &key("a", "0-1"), "{}", 0));
+        let base = ids(None, &key("a", "0-1"), "{}", None, 0);
+        assert_eq!(base, ids(Some("default"), &key("a", "0-1"), "{}", None, 0));
         for other in [
-            ids(Some("acme"), &key("a", "0-1"), "{}", 0),
-            ids(None, &key("b", "0-1"), "{}", 0),
-            ids(None, &key("a", "0-2"), "{}", 0),
-            ids(None, &key("a", "0-1"), "{ }", 0),
+            ids(Some("acme"), &key("a", "0-1"), "{}", None, 0),
+            ids(None, &key("b", "0-1"), "{}", None, 0),
+            ids(None, &key("a", "0-2"), "{}", None, 0),
+            ids(None, &key("a", "0-1"), "{ }", None, 0),
+            ids(None, &key("a", "0-1"), "{}", Some("{}"), 0),
+            ids(None, &key("a", "0-1"), "{}", Some(r#"{"timeout_s":1}"#), 0),
         ] {
             assert_ne!(base.first, other.first);
             assert_ne!(base.second, other.second);
         }
-        let later = ids(None, &key("a", "0-1"), "{}", 1);
+        let later = ids(None, &key("a", "0-1"), "{}", None, 1);
         assert_eq!(base.first, later.first, "another attempt is the same work");
         assert_ne!(base.second, later.second);
         assert_ne!(base.first, base.second);

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids;
 use crate::input;
+use crate::intakes::Kind;
+use crate::options::{self, TaskOptions};
 
 /// What is needed to report: survives a restart in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,20 +56,30 @@ impl Cookie {
     }
 }
 
+/// How deliveries are read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reading<'a> {
+    pub(crate) tenant: Option<&'a str>,
+    /// The worker's own limit.
+    pub(crate) timeout_s: Option<u32>,
+    /// Files are delivered somewhere.
+    pub(crate) sink: bool,
+}
+
 /// What a delivery asks for; or how it ends, because that makes no sense.
-pub(crate) fn read(
-    delivery: &Delivery,
-    tenant: Option<&str>,
-    timeout_s: Option<u32>,
-) -> Result<Job, Box<Ending>> {
+pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Result<Job, Box<Ending>> {
     let bad = |error: littlehorse::Error| Box::new(Ending::BadInput { message: error.to_string() });
     let task = delivery.task_run().map_err(bad)?;
     let input = delivery.input(0).map_err(bad)?;
     let workflow = input::workflow(&input)?;
+    let options = match kind {
+        Kind::Plain => TaskOptions::default(),
+        Kind::WithOptions => options::read(&delivery.input(1).map_err(bad)?, &workflow, reading.sink)?,
+    };
     let key = delivery.key();
     let attempt = delivery.attempt();
     let observed = delivery.task.total_observed_checkpoints;
-    let ids = ids::ids(tenant, &key, workflow.get(), attempt);
+    let ids = ids::ids(reading.tenant, &key, workflow.get(), options.text.as_deref(), attempt);
     let cookie = Cookie::of(task, &delivery.host, observed);
     Ok(Job {
         key: key.to_string(),
@@ -76,7 +88,9 @@ pub(crate) fn read(
         second_prompt_id: ids.second,
         workflow,
         again: attempt > 0 || observed > 0,
-        timeout_s,
+        timeout_s: [reading.timeout_s, options.timeout_s].into_iter().flatten().min(),
+        files: options.files,
+        folder: options.folder,
         cookie: serde_json::to_value(cookie).unwrap_or_default(),
         sent_as: None,
     })
@@ -107,11 +121,15 @@ mod tests {
         Delivery { task, host, at: tokio::time::Instant::now() }
     }
 
+    fn plain(delivery: &Delivery) -> Result<Job, Box<Ending>> {
+        read(delivery, Kind::Plain, Reading::default())
+    }
+
     const GRAPH: &str = r#"{"1": {"class_type": "A", "inputs": {}}}"#;
 
     #[test]
     fn the_task_is_found_again_from_the_cookie() {
-        let job = read(&delivery(0, GRAPH), None, None).unwrap();
+        let job = plain(&delivery(0, GRAPH)).unwrap();
         let text = serde_json::to_string(&job).unwrap();
         let cookie = Cookie::read(&serde_json::from_str(&text).unwrap()).unwrap();
         assert_eq!(cookie.task_run(), task_run());
@@ -120,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_later_attempt_is_the_same_work_and_is_looked_for() {
-        let (first, second) = (read(&delivery(0, GRAPH), None, None), read(&delivery(1, GRAPH), None, None));
+        let (first, second) = (plain(&delivery(0, GRAPH)), plain(&delivery(1, GRAPH)));
         let (first, second) = (first.unwrap(), second.unwrap());
         assert_eq!((&first.key, first.prompt_id), (&second.key, second.prompt_id));
         assert_eq!((first.again, second.again), (false, true));
@@ -132,17 +150,40 @@ mod tests {
     fn checkpoints_of_earlier_attempts_make_it_looked_for() {
         let mut delivery = delivery(0, GRAPH);
         delivery.task.total_observed_checkpoints = 1;
-        assert!(read(&delivery, None, None).unwrap().again);
+        assert!(plain(&delivery).unwrap().again);
     }
 
     #[test]
     fn without_an_input_there_is_no_job() {
         let mut delivery = delivery(0, GRAPH);
         delivery.task.variables.clear();
-        assert!(matches!(*read(&delivery, None, None).unwrap_err(), Ending::BadInput { .. }));
+        assert!(matches!(*plain(&delivery).unwrap_err(), Ending::BadInput { .. }));
         // A kind of value that is not known here is not null.
         let value = Some(VariableValue::default());
         delivery.task.variables = vec![VarNameAndVal { var_name: "workflow".into(), value, masked: false }];
-        assert!(matches!(*read(&delivery, None, None).unwrap_err(), Ending::BadInput { .. }));
+        assert!(matches!(*plain(&delivery).unwrap_err(), Ending::BadInput { .. }));
+    }
+
+    #[test]
+    fn options_make_another_job_and_the_shorter_limit_counts() {
+        let with = |options: &str, own: Option<u32>| {
+            let mut delivery = delivery(0, GRAPH);
+            let value = VariableValue { value: Some(variable_value::Value::JsonObj(options.to_owned())) };
+            let input = VarNameAndVal { var_name: "options".into(), value: Some(value), masked: false };
+            delivery.task.variables.push(input);
+            read(&delivery, Kind::WithOptions, Reading { timeout_s: own, ..Reading::default() }).unwrap()
+        };
+        let job = with(r#"{"timeout_s": 20}"#, Some(60));
+        assert_eq!(job.timeout_s, Some(20));
+        assert_eq!(with(r#"{"timeout_s": 20}"#, Some(10)).timeout_s, Some(10));
+        assert_eq!(with("{}", None).timeout_s, None);
+        assert_eq!(job.prompt_id, with(r#"{"timeout_s": 20}"#, None).prompt_id);
+        assert_ne!(job.prompt_id, with(r#"{"timeout_s": 21}"#, None).prompt_id);
+    }
+
+    #[test]
+    fn a_task_with_options_that_comes_without_them_is_told() {
+        let ended = *read(&delivery(0, GRAPH), Kind::WithOptions, Reading::default()).unwrap_err();
+        assert!(matches!(&ended, Ending::BadInput { message } if message.contains("input 1")), "{ended:?}");
     }
 }

@@ -5,8 +5,8 @@
 //! is the thin part that speaks with the server.
 //!
 //! ```text
-//! littlehorse::Intake ─▶ input ─▶ ids, job ─▶ Job ─▶ (journal, runners, ComfyUI) ─▶ JobEnding ─▶ ending, output ─▶ Report
-//!                                                     │ watch: oversight, checkpoint     frame, queued: log ─┘
+//! intakes ─▶ input, options ─▶ ids, job ─▶ Job ─▶ (journal, runners, ComfyUI) ─▶ JobEnding ─▶ ending, output ─▶ Report
+//!                                           │ watch: oversight, checkpoint     frame, queued: log ─┘
 //! ```
 
 mod checkpoint;
@@ -15,10 +15,13 @@ mod employer;
 mod ending;
 mod ids;
 mod input;
+mod intakes;
 mod job;
 mod log;
+mod options;
 mod output;
 mod oversight;
+mod reporting;
 
 pub use contract::Contract;
 pub use employer::{LittleHorse, Options};

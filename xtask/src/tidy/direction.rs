@@ -18,7 +18,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("remuda-files", &[]),
     ("remuda-testbed", &[]),
     ("remuda-chaos", &["remuda-testbed"]),
-    ("remuda-bench", &["remuda-core", "remuda-store", "remuda-testbed", "comfyui"]),
+    (
+        "remuda-bench",
+        &["remuda-core", "remuda-store", "remuda-testbed", "comfyui", "comfyui-sim", "littlehorse-double"],
+    ),
     ("remuda-runner", &["remuda-core", "remuda-store", "remuda-files", "comfyui", "littlehorse"]),
     ("remuda-littlehorse", &["remuda-core", "remuda-runner", "comfyui", "littlehorse"]),
     ("remuda-fleet", &["remuda-core", "remuda-store", "remuda-runner"]),

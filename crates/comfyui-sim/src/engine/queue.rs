@@ -28,6 +28,8 @@ pub(super) struct Item {
     pub(super) sensitive: Dict,
     /// Digest of the graph before validation changed it, for the statistics.
     pub(super) digest: String,
+    /// When the submission was read, for the statistics.
+    pub(super) received_us: u64,
 }
 
 impl Item {
@@ -251,6 +253,7 @@ mod tests {
             outputs: vec![],
             sensitive: Dict::new(),
             digest: String::new(),
+            received_us: 0,
         }
     }
 

@@ -18,6 +18,7 @@ pub(super) fn submit(engine: &Engine, body: &Json) -> Answer {
 }
 
 fn accept(engine: &Engine, body: &Json) -> Result<Answer, Trouble> {
+    let received_us = engine.executions.now_us();
     let profile = engine.config.profile;
     let number = number(engine, body)?;
     if !contains(body, "prompt")? {
@@ -69,6 +70,7 @@ fn accept(engine: &Engine, body: &Json) -> Result<Answer, Trouble> {
         outputs: verdict.outputs,
         sensitive,
         digest: graph_digest(submitted),
+        received_us,
     };
     engine.queue.put(item).map_err(|_| Trouble)?;
     Ok(Answer::Json(200, answer))

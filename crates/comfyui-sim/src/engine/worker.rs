@@ -11,6 +11,7 @@ use crate::config::Profile;
 use crate::hub::Outgoing;
 use crate::json::{Json, dict};
 use crate::nodes::Memory;
+use crate::stats::Span;
 use std::sync::Arc;
 
 /// Works until something kills the worker; then it ends and the queue stands still.
@@ -58,13 +59,14 @@ async fn serve(engine: &Arc<Engine>, kept: &mut Kept, number: u64, item: Arc<Ite
             return false;
         }
     };
-    engine.executions.spend(&item.id, began_us);
+    let ended_us = engine.executions.now_us();
     // The last message is out, the history entry is not there yet: clients must live with it.
     if engine.config.history_gap.is_zero() {
         tokio::task::yield_now().await;
     } else {
         tokio::time::sleep(engine.config.history_gap).await;
     }
+    let received_us = item.received_us;
     let finished = Finished {
         item: without_secrets(engine.config.profile, item),
         outputs: outcome.outputs,
@@ -73,6 +75,9 @@ async fn serve(engine: &Arc<Engine>, kept: &mut Kept, number: u64, item: Arc<Ite
         serializable: outcome.serializable,
     };
     engine.queue.done(number, finished);
+    let told_us = engine.executions.now_us();
+    let prompt_id = run.prompt_id.clone();
+    engine.executions.spend(Span { prompt_id, received_us, began_us, ended_us, told_us });
     let data = dict([("node", Json::Null), ("prompt_id", run.prompt_id.as_str().into())]);
     client.tell(&*engine.hub, Outgoing::Text { event: "executing", data });
     true

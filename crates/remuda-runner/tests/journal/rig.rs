@@ -374,6 +374,8 @@ pub(crate) fn job(key: &str, graph: &Value) -> Job {
         workflow: serde_json::value::to_raw_value(graph).expect("JSON"),
         again: false,
         timeout_s: None,
+        files: Vec::new(),
+        folder: None,
         cookie: json!({"key": key, "attempt": 0}),
         sent_as: None,
     }
@@ -389,6 +391,8 @@ pub(crate) fn again(job: &Job, attempt: i32) -> Job {
         attempt,
         again: true,
         second_prompt_id: second_id(job.prompt_id, attempt),
+        files: Vec::new(),
+        folder: None,
         cookie: json!({"key": job.key, "attempt": attempt}),
         ..job.clone()
     }

@@ -20,6 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const SETTLES: Duration = Duration::from_secs(20);
 /// The variable of the workflow and the input of its task.
 const VARIABLE: &str = "workflow";
+/// The second ones, if it has two.
+const OPTIONS: &str = "options";
 /// What a server names the only task of a run: first thread, second step.
 const ONLY_TASK: &str = "0-1";
 
@@ -45,13 +47,23 @@ pub struct Workflow {
     pub timeout: Duration,
     /// How many further attempts there are after the first.
     pub retries: i32,
+    /// It has a second input `options`, a JSON object that may be left out.
+    pub options: bool,
 }
 
 impl Workflow {
     /// A workflow of the same name as its task, with a minute and no second attempt.
     pub fn of(task: &str, input: Input) -> Workflow {
         let name = task.to_owned();
-        Workflow { task: name.clone(), name, input, timeout: Duration::from_secs(60), retries: 0 }
+        let timeout = Duration::from_secs(60);
+        Workflow { task: name.clone(), name, input, timeout, retries: 0, options: false }
+    }
+
+    /// With a second input, `options`.
+    #[must_use]
+    pub fn with_options(mut self) -> Workflow {
+        self.options = true;
+        self
     }
 
     /// With another time for one attempt.
@@ -144,7 +156,7 @@ impl Workflows {
     pub async fn put_task(&self, name: &str, input: Input) -> Result<(), Error> {
         let request = self.request(proto::PutTaskDefRequest {
             name: name.to_owned(),
-            input_vars: vec![variable(input)],
+            input_vars: vec![variable(VARIABLE, input)],
             return_type: Some(proto::ReturnType { return_type: Some(of_type(proto::VariableType::JsonObj)) }),
         });
         self.stub().put_task_def(request).await.map_err(Error::refused("PutTaskDef"))?;
@@ -163,13 +175,28 @@ impl Workflows {
 
     /// Starts a run under this id with this input, in the type that its workflow has. One that exists is fine.
     pub async fn run(&self, workflow: &Workflow, id: &str, input: &str) -> Result<(), Error> {
+        self.run_with(workflow, id, input, None).await
+    }
+
+    /// The same with options, as JSON.
+    pub async fn run_with(
+        &self,
+        workflow: &Workflow,
+        id: &str,
+        input: &str,
+        options: Option<&str>,
+    ) -> Result<(), Error> {
         let value = match workflow.input {
             Input::Json => Value::JsonObj(input.to_owned()),
             Input::Text => Value::Str(input.to_owned()),
         };
+        let options = options.map(|options| (OPTIONS, Value::JsonObj(options.to_owned())));
+        let variables = [(VARIABLE, value)].into_iter().chain(options);
         let request = proto::RunWfRequest {
             wf_spec_name: workflow.name.clone(),
-            variables: HashMap::from([(VARIABLE.to_owned(), proto::VariableValue { value: Some(value) })]),
+            variables: variables
+                .map(|(name, value)| (name.to_owned(), proto::VariableValue { value: Some(value) }))
+                .collect(),
             id: Some(id.to_owned()),
         };
         // A workflow that was just made is not seen at once.
@@ -260,11 +287,16 @@ impl Workflows {
 }
 
 fn specification(workflow: &Workflow) -> proto::PutWfSpecRequest {
+    let mut inputs = vec![(VARIABLE, workflow.input, true)];
+    inputs.extend(workflow.options.then_some((OPTIONS, Input::Json, false)));
     let task = proto::TaskNode {
         task_def_id: Some(proto::TaskDefId { name: workflow.task.clone() }),
         timeout_seconds: i32::try_from(workflow.timeout.as_secs()).unwrap_or(i32::MAX),
         retries: workflow.retries,
-        variables: vec![proto::VariableAssignment { variable_name: VARIABLE.to_owned() }],
+        variables: inputs
+            .iter()
+            .map(|(name, ..)| proto::VariableAssignment { variable_name: (*name).to_owned() })
+            .collect(),
     };
     let node = |to: Option<&str>, node| proto::Node {
         outgoing_edges: to.map(|to| proto::Edge { sink_node_name: to.to_owned() }).into_iter().collect(),
@@ -277,14 +309,14 @@ fn specification(workflow: &Workflow) -> proto::PutWfSpecRequest {
         (second, node(Some(last), proto::node::Node::Task(task))),
         (last, node(None, proto::node::Node::Exit(proto::ExitNode {}))),
     ];
-    let variable = proto::ThreadVarDef {
-        var_def: Some(variable(workflow.input)),
-        required: true,
+    let variables = inputs.iter().map(|(name, input, required)| proto::ThreadVarDef {
+        var_def: Some(variable(name, *input)),
+        required: *required,
         access_level: proto::WfRunVariableAccessLevel::PrivateVar.into(),
-    };
+    });
     let thread = proto::ThreadSpec {
         nodes: nodes.map(|(name, node)| (name.to_owned(), node)).into(),
-        variable_defs: vec![variable],
+        variable_defs: variables.collect(),
     };
     proto::PutWfSpecRequest {
         name: workflow.name.clone(),
@@ -293,12 +325,12 @@ fn specification(workflow: &Workflow) -> proto::PutWfSpecRequest {
     }
 }
 
-fn variable(input: Input) -> proto::VariableDef {
+fn variable(name: &str, input: Input) -> proto::VariableDef {
     let kind = match input {
         Input::Json => proto::VariableType::JsonObj,
         Input::Text => proto::VariableType::Str,
     };
-    proto::VariableDef { name: VARIABLE.to_owned(), type_def: Some(of_type(kind)) }
+    proto::VariableDef { name: name.to_owned(), type_def: Some(of_type(kind)) }
 }
 
 fn of_type(kind: proto::VariableType) -> proto::TypeDefinition {

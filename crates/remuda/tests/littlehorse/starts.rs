@@ -163,6 +163,7 @@ fn settings_that_make_no_sense_are_told() {
         ("LHW_NUM_WORKER_THREADS", "0", "LHW_NUM_WORKER_THREADS=0"),
         ("LHC_OAUTH_CLIENT_ID", "me", "LHC_OAUTH_CLIENT_SECRET"),
         ("LHC_CLIENT_CERT", "a.pem", "LHC_CLIENT_KEY"),
+        ("LHW_OPTIONS_TASK_NAME", "execute-comfyui-workflow", "is also LHW_TASK_NAME"),
         ("LH_HOST", "http://lh:2023", "LH_HOST: `http://lh:2023` is not a server"),
     ] {
         let env: Vec<(&str, &str)> = env.into_iter().chain([(name, value)]).collect();

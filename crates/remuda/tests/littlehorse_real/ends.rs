@@ -90,3 +90,48 @@ async fn a_wrong_tenant_is_said_in_one_line() {
     let last = said.last().unwrap();
     assert!(last.ends_with("Tenant not allowed (as tenant nobody)"), "{said:?}");
 }
+
+/// A red pixel.
+const PIXEL: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC";
+
+/// The second task: its options go through the server, which writes them anew.
+#[tokio::test]
+async fn options_reach_the_render_and_may_be_left_out() {
+    let mut stage = Stage::new(shared().await, "no-options").await;
+    let more = [("LHW_OPTIONS_TASK_NAME", "with-options")];
+    let _worker = stage.worker_with(stage.dir.path(), &stage.sim, &more).await;
+    stage.workflow = Workflow::of("with-options", Input::Json).with_options();
+    stage.workflows.put(&stage.workflow).await.unwrap();
+    let run = async |id: &str, graph: serde_json::Value, options: serde_json::Value| {
+        let (graph, options) = (graph.to_string(), options.to_string());
+        stage.workflows.run_with(&stage.workflow, id, &graph, Some(&options)).await.unwrap();
+        stage.ended(id).await
+    };
+
+    stage.run("options-left-out", graph(1, 100)).await;
+    output(&stage.ended("options-left-out").await);
+
+    let mut picture = graph(2, 100);
+    picture["3"] = json!({"class_type": "LoadImage", "inputs": {"image": "x.png"}});
+    picture["4"] =
+        json!({"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "copy"}});
+    let file = json!({"node_id": "3", "input": "image", "filename": "cat.png", "base64": PIXEL});
+    let placed = run("options-files", picture, json!({"timeout_s": 60, "files": [file]})).await;
+    let result = output(&placed);
+    let paths = result["outputs"].as_array().unwrap().iter().filter_map(|path| path.as_str());
+    let copy = std::fs::read(paths.clone().find(|path| path.contains("/copy_")).expect("a copy")).unwrap();
+    assert_eq!(&copy[16..24], [0, 0, 0, 1, 0, 0, 0, 1], "one pixel");
+
+    let late = run("options-late", graph(3, 60_000), json!({"timeout_s": 1})).await;
+    assert_eq!((late.status, late.task), (RunStatus::Error, TaskStatus::TaskFailed), "{late:?}");
+    stage.is_idle().await;
+
+    let unknown = run("options-unknown", graph(4, 100), json!({"timeout": 1})).await;
+    assert_eq!(unknown.task, TaskStatus::TaskInputVarSubError, "{unknown:?}");
+    assert!(unknown.attempts[0].error.as_ref().unwrap().contains("`timeout` is not known"), "{unknown:?}");
+
+    let folder = run("options-folder", graph(5, 100), json!({"folder": "a"})).await;
+    assert_eq!(failure(&folder).0, "comfyui-folder-refused", "{folder:?}");
+    assert_eq!(stage.sim.executions().await, 3);
+}

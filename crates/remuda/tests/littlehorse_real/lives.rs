@@ -4,6 +4,8 @@ use crate::stage::{Stage, graph, output, running};
 use crate::support::{PATIENCE, Running};
 use crate::{shared, started};
 use remuda_testbed::littlehorse::{RunStatus, TaskStatus, Workflow};
+use remuda_testbed::wait;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -101,39 +103,78 @@ async fn a_server_that_is_away_at_the_end_hears_of_it_when_it_is_back() {
 
 #[tokio::test]
 async fn two_workers_share_a_hundred_runs() {
-    const RUNS: u64 = 100;
     let stage = Stage::new(shared().await, "hundred").await;
-    let (other, data) = (Running::sim(1).await, TempDir::new().unwrap());
-    let _first = stage.worker().await;
-    let _second = stage.worker_with(data.path(), &other, &[]).await;
+    let pair = Pair::start(&stage).await;
     for n in 0..RUNS {
         stage.run(&format!("run-{n}"), graph(1_000 + n, 20)).await;
     }
-    let mut paths = Vec::new();
-    for n in 0..RUNS {
-        let run = stage.ended(&format!("run-{n}")).await;
-        assert_eq!(run.attempts.len(), 1, "{run:?}");
-        paths.push(output(&run)["outputs"][0].as_str().unwrap().to_owned());
-    }
-    paths.sort_unstable();
-    paths.dedup();
-    assert_eq!(paths.len() as u64, RUNS, "a picture of its own for each");
-    let rendered = [stage.sim.executions().await, other.executions().await];
-    assert_eq!(rendered.iter().sum::<u64>(), RUNS);
-    assert!(rendered.iter().all(|rendered| *rendered > 0), "one of two had nothing to do: {rendered:?}");
-    for (sim, data) in [(&stage.sim, stage.dir.path()), (&other, data.path())] {
-        assert_eq!(running(sim).await, 0);
-        assert_eq!(kept(data).await, 0, "what was heard is not kept");
+    for attempts in pair.all_ended(&stage).await {
+        assert_eq!(attempts, 1);
     }
 }
 
-/// How many jobs a worker still keeps on disk, once it has had the time to remove them.
-async fn kept(data: &Path) -> usize {
+/// What was on its way to a worker when the server died is given out again when its time is over.
+#[tokio::test]
+async fn a_server_that_is_killed_among_a_hundred_runs_loses_none() {
+    let mut server = started().await;
+    let mut stage = Stage::new(&server, "burst").await;
+    stage.workflow = stage.workflow.timeout(Duration::from_secs(10)).retries(5);
+    let pair = Pair::start(&stage).await;
+    for n in 0..RUNS {
+        stage.run(&format!("run-{n}"), graph(2_000 + n, 50)).await;
+    }
+    let begun = async || (stage.sim.executions().await >= RUNS / 10).then_some(());
+    wait::until("a tenth of them", PATIENCE, begun).await.unwrap();
+    server.kill().await.unwrap();
+    server.start_again().await.unwrap();
+    pair.all_ended(&stage).await;
+}
+
+const RUNS: u64 = 100;
+
+/// A second worker beside the first, each with a ComfyUI and a journal of its own.
+struct Pair {
+    other: Running,
+    data: TempDir,
+    _workers: [Running; 2],
+}
+
+impl Pair {
+    async fn start(stage: &Stage) -> Pair {
+        let (other, data) = (Running::sim(1).await, TempDir::new().unwrap());
+        let workers = [stage.worker().await, stage.worker_with(data.path(), &other, &[]).await];
+        Pair { other, data, _workers: workers }
+    }
+
+    /// All went well, each was rendered once and has a picture of its own, and nothing is left behind. Returns how many
+    /// attempts each took.
+    async fn all_ended(&self, stage: &Stage) -> Vec<usize> {
+        let (mut paths, mut attempts) = (BTreeSet::new(), Vec::new());
+        for n in 0..RUNS {
+            let run = stage.ended(&format!("run-{n}")).await;
+            paths.insert(output(&run)["outputs"][0].as_str().unwrap().to_owned());
+            attempts.push(run.attempts.len());
+        }
+        assert_eq!(paths.len() as u64, RUNS, "a picture of its own for each");
+        let rendered = [stage.sim.executions().await, self.other.executions().await];
+        assert_eq!(rendered.iter().sum::<u64>(), RUNS, "each once: {rendered:?}, attempts {attempts:?}");
+        assert!(rendered.iter().all(|rendered| *rendered > 0), "one of two had nothing to do: {rendered:?}");
+        for (sim, data) in [(&stage.sim, stage.dir.path()), (&self.other, self.data.path())] {
+            assert_eq!(running(sim).await, 0);
+            nothing_kept(data).await;
+        }
+        attempts
+    }
+}
+
+/// Waits until a worker keeps no job on disk: what was heard is removed.
+async fn nothing_kept(data: &Path) {
     let journal = data.join("littlehorse/journal");
-    let entries = || std::fs::read_dir(&journal).expect("a journal").count();
-    let gone = remuda_testbed::wait::until("an empty journal", PATIENCE, async || match entries() {
-        0 => Ok(0),
-        some => Err(some),
+    let empty = wait::until("an empty journal", PATIENCE, async || {
+        match std::fs::read_dir(&journal).unwrap().count() {
+            0 => Ok(()),
+            some => Err(format!("{some} jobs")),
+        }
     });
-    gone.await.unwrap_or_else(|_| entries())
+    empty.await.unwrap();
 }

@@ -359,11 +359,11 @@ impl Desk {
         self.jobs.get(&task).map(|entry| Arc::clone(&entry.job))
     }
 
-    /// The prompt of a lease.
-    pub(super) fn prompt_of(&self, lease: LeaseRef) -> Option<Uuid> {
+    /// The prompt and the job of a lease, while it holds.
+    pub(super) fn held(&self, lease: LeaseRef) -> Option<(Uuid, Arc<Job>)> {
         let entry = self.jobs.get(&lease.task)?;
         let held = entry.bound().is_some_and(|bound| bound.fence == lease.fence);
-        held.then(|| entry.job.prompt())
+        held.then(|| (entry.job.prompt(), Arc::clone(&entry.job)))
     }
 
     /// Everything that is still to be said, and that nobody says.

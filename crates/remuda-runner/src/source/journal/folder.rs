@@ -238,6 +238,8 @@ mod tests {
             workflow,
             again: false,
             timeout_s: Some(60),
+            files: Vec::new(),
+            folder: None,
             cookie: json!({"host": "a"}),
             sent_as: None,
         };

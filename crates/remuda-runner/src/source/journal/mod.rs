@@ -17,7 +17,9 @@
 mod ask;
 mod desk;
 mod folder;
+mod left;
 mod look;
+mod luggage;
 mod office;
 mod oversee;
 mod record;
@@ -34,6 +36,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+pub use left::LeftReports;
+pub use luggage::{JobFile, SinkFolder};
 pub use service::JournalSource;
 
 use super::Result;
@@ -50,6 +54,12 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
 
     /// Says how a job ended, once. [`super::SourceError::Unavailable`]: it is kept and said again, also after a restart.
     async fn report(&self, job: &Job, ending: &JobEnding) -> Result<Reported>;
+
+    /// Returns when an employer that was away answers again: reports are tried at once then. Without it they are tried
+    /// after their pauses only.
+    async fn back(&self) {
+        std::future::pending().await
+    }
 
     /// Watches over a job under way, and returns when the employer does not want it from this process any more.
     async fn watch(&self, job: &Job) -> Over;
@@ -81,6 +91,12 @@ pub struct Job {
     pub again: bool,
     /// Ends a render that takes longer, if set.
     pub timeout_s: Option<u32>,
+    /// Files that it brings along.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<JobFile>,
+    /// Where below the sink its outputs are delivered to, if they are delivered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<SinkFolder>,
     /// What the employer wants to see again with the report: survives a restart.
     pub cookie: serde_json::Value,
     /// Which of the two ids ComfyUI gets it under: set by the journal, kept there, and told with the report. Employers

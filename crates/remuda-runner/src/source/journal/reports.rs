@@ -14,11 +14,11 @@ use crate::herd::jitter;
 use crate::source::SourceError;
 
 /// The first pause; it doubles.
-const PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// One try takes no longer than this, whatever the employer thinks.
-const LONGEST_TRY: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_TRY: Duration = Duration::from_secs(60);
 
 /// Says it until it was heard, is too late, or the process ends. `tried` is told after the first try, which a report of a
 /// process before this one has had.
@@ -62,20 +62,22 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
             }
             Err(_) => format!("no answer within {} s", LONGEST_TRY.as_secs()),
         };
+        let first = tried.take();
+        if first.is_some() {
+            keep(office, task).await;
+        }
         tracing::warn!(
             key = job.key,
             attempt = job.attempt,
             why,
             "how it ended was not heard; it is kept and said again"
         );
-        if let Some(tried) = tried.take() {
-            keep(office, task).await;
-            // Who waited may have gone.
-            let _ = tried.send(());
-        }
+        // Who waited may have gone.
+        let _ = first.map(|tried| tried.send(()));
         tokio::select! {
             () = tokio::time::sleep(jitter(pause)) => {}
             _ = urged.changed() => {}
+            () = office.employer.back() => {}
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

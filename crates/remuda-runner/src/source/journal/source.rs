@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, future::ready, stream};
 use remuda_core::transition::{self, Ending};
 use remuda_core::{
     AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, NewTask, Placement, Requirements, Sha256, Status,
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use super::desk::{Finished, Taken};
 use super::office::{Office, bump};
-use super::{JournalSource, reports};
+use super::{JobFile, JournalSource, reports};
 use crate::frames::Frame;
 use crate::source::{ByteStream, Delivered, Manners, NewFile, Result, Source, SourceError};
 
@@ -44,6 +45,7 @@ fn claim_of(taken: Taken, now: Timestamp) -> Claim {
     new.id = lease.task;
     new.timeout_s = job.timeout_s.map_or(NO_LIMIT, |limit| i32::try_from(limit).unwrap_or(NO_LIMIT));
     new.max_retries = 0;
+    new.input.placements = job.files.iter().map(JobFile::placement).collect();
     let (mut task, _) = transition::submit(&new, now, 0, 0);
     task.status = Status::Running;
     task.reason = None;
@@ -84,6 +86,15 @@ impl JournalSource {
         }
         self.office.employer.begun(&taken.job, &taken.lease.worker);
         Ok(claim_of(taken, now))
+    }
+
+    /// Where the outputs of a lease are delivered to; none, if it is not ours any more.
+    fn outputs_of(&self, lease: LeaseRef) -> Result<Option<FileKey>> {
+        let Some((prompt, job)) = self.office.desk().held(lease) else { return Ok(None) };
+        match &job.folder {
+            None => Ok(Some(FileKey::outputs_of(prompt))),
+            Some(folder) => folder.outputs_of(prompt).map(Some).map_err(from_files),
+        }
     }
 
     /// Says how a job ended. Whether it was heard at the first try or not, it is in good hands then.
@@ -231,8 +242,12 @@ impl Source for JournalSource {
         self.finish(lease, finished, status).await
     }
 
-    async fn input(&self, _: LeaseRef, placement: &Placement) -> Result<ByteStream> {
-        Err(SourceError::Refused(format!("{} is not kept here", placement.filename)))
+    async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream> {
+        let (_, job) = self.office.desk().held(lease).ok_or(SourceError::Fenced)?;
+        match job.files.iter().find(|file| file.is_for(placement)) {
+            Some(file) => Ok(stream::once(ready(Ok(file.bytes.clone()))).boxed()),
+            None => Err(SourceError::Refused(format!("{} is not kept here", placement.filename))),
+        }
     }
 
     async fn deliver(
@@ -245,18 +260,17 @@ impl Source for JournalSource {
         let Some(sink) = &self.office.sink else {
             return Err(SourceError::Refused("there is no sink".to_owned()));
         };
-        let prompt = self.office.desk().prompt_of(lease).ok_or(SourceError::Fenced)?;
+        let folder = self.outputs_of(lease)?.ok_or(SourceError::Fenced)?;
         let name = format!("{}-{}", file.n, file.filename);
-        let key = FileKey::outputs_of(prompt).join_name(&name).map_err(from_files)?;
+        let key = folder.join_name(&name).map_err(from_files)?;
         let stored = sink.put(&key, bytes, None).await.map_err(from_files)?;
         Ok(Delivered { key: key.to_string(), size: stored.size, sha256: Sha256(stored.sha256.0) })
     }
 
     async fn discard(&self, lease: LeaseRef, _: AttemptNo) -> Result<()> {
         // Files of a lease that is not ours any more may be those of the next delivery: they have the same names.
-        let prompt = self.office.desk().prompt_of(lease);
-        let (Some(sink), Some(prompt)) = (&self.office.sink, prompt) else { return Ok(()) };
-        sink.delete_all(&FileKey::outputs_of(prompt)).await.map(drop).map_err(from_files)
+        let (Some(sink), Some(folder)) = (&self.office.sink, self.outputs_of(lease)?) else { return Ok(()) };
+        sink.delete_all(&folder).await.map(drop).map_err(from_files)
     }
 
     fn manners(&self) -> Manners {

@@ -11,7 +11,7 @@ use remuda_core::OwnerId;
 use remuda_files::Files;
 use remuda_littlehorse::{LittleHorse, Options, Places};
 use remuda_runner::source::Source;
-use remuda_runner::source::journal::{Employer, JournalOptions, JournalSource};
+use remuda_runner::source::journal::{Employer, JournalOptions, JournalSource, LeftReports};
 use remuda_runner::{Herd, HerdOptions, WorkerConfig};
 use tokio::time::Instant;
 
@@ -39,13 +39,27 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     let client = Client::new(task.config.clone()).map_err(as_input)?;
     let simulators = Simulators::start(settings.workers.sim).await?;
     let workers = workers(&settings, &simulators)?;
+    let folder = settings.server.data.join("littlehorse");
+    let options = Options {
+        task: task.name.clone(),
+        options_task: task.with_options.clone(),
+        timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
+        ..Options::new(places)
+    };
     let ready = async {
-        wait_for_comfyui(&settings, &workers).await?;
-        let options = Options {
-            task: task.name.clone(),
-            timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
-            ..Options::new(places)
-        };
+        if !is_there(&workers).await {
+            let employer = LittleHorse::for_reports(client.clone(), options.clone());
+            // What ended before needs no ComfyUI to be told.
+            let left = LeftReports::open(&folder, &employer).await?;
+            let told = async {
+                left.say(&employer).await;
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                waited = wait_for_comfyui(&settings, &workers) => waited?,
+                () = told => {}
+            }
+        }
         anyhow::Ok(Arc::new(LittleHorse::open(client, options).await.map_err(as_input)?))
     };
     let employer = tokio::select! {
@@ -53,7 +67,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         () = stop.requested() => return Ok(ExitCode::SUCCESS),
     };
     let options = JournalOptions {
-        folder: settings.server.data.join("littlehorse"),
+        folder: folder.clone(),
         owner: owner.id,
         slots: task.slots,
         workers: workers.iter().map(|worker| (worker.spec.id.clone(), worker.client.clone())).collect(),
@@ -100,11 +114,13 @@ fn announce(task: &Task, workers: &[String], json: bool) -> anyhow::Result<()> {
     let from = format!("littlehorse {}:{}", task.config.host, task.config.port);
     if json {
         ui::json(&serde_json::json!({
-            "source": from, "task": task.name, "slots": task.slots, "worker_id": task.config.worker_id, "workers": workers,
+            "source": from, "task": task.name, "options_task": task.with_options, "slots": task.slots,
+            "worker_id": task.config.worker_id, "workers": workers,
         }))
     } else {
+        let more = task.with_options.as_ref().map_or_else(String::new, |name| format!(" and {name}"));
         ui::line(format_args!(
-            "Serving {} of {from} with {}. Ctrl-C stops it.",
+            "Serving {}{more} of {from} with {}. Ctrl-C stops it.",
             task.name,
             workers.join(", ")
         ))
@@ -115,6 +131,8 @@ fn announce(task: &Task, workers: &[String], json: bool) -> anyhow::Result<()> {
 struct Task {
     config: Config,
     name: String,
+    /// The one with options, if it is served.
+    with_options: Option<String>,
     slots: usize,
 }
 
@@ -150,7 +168,14 @@ impl Task {
         };
         let config = Config::from_lookup(lookup).map_err(as_input)?;
         let name = lookup("LHW_TASK_NAME").unwrap_or_else(|| remuda_littlehorse::contract::TASK.to_owned());
-        Ok(Self { slots: config.slots, name, config })
+        let with_options = lookup("LHW_OPTIONS_TASK_NAME").filter(|name| !name.is_empty());
+        if with_options.as_ref() == Some(&name) {
+            let message = format!(
+                "LHW_OPTIONS_TASK_NAME={name} is also LHW_TASK_NAME; a task has options, or it has none"
+            );
+            return Err(BadInput(message).into());
+        }
+        Ok(Self { slots: config.slots, name, with_options, config })
     }
 }
 
@@ -212,6 +237,17 @@ fn herd_options(settings: &Settings, owner: OwnerId) -> HerdOptions {
     options.timing.probe = settings.littlehorse.health_interval.max(Duration::from_millis(100));
     options.timing.unreachable = settings.littlehorse.history_timeout;
     options
+}
+
+/// Whether a ComfyUI answers at once.
+async fn is_there(workers: &[WorkerConfig]) -> bool {
+    for worker in workers {
+        let answer = tokio::time::timeout(Duration::from_secs(1), worker.client.system_stats()).await;
+        if matches!(answer, Ok(Ok(_))) {
+            return true;
+        }
+    }
+    false
 }
 
 /// A worker that registers gets tasks, and their timeouts run: so a ComfyUI must be there first, one at least.

@@ -43,6 +43,16 @@ static TASK_NAME: Setting = Setting {
     ..Setting::BASE
 };
 
+static OPTIONS_TASK: Setting = Setting {
+    name: "littlehorse.options_task",
+    env: &["REMUDA_LITTLEHORSE_OPTIONS_TASK", "LHW_OPTIONS_TASK_NAME"],
+    flags: &[flag("options-task", "NAME", WORKER)],
+    shape: Shape::Name,
+    help: "A second TaskDef that is served, whose input options has a time limit, files and a folder; without a name \
+           there is none",
+    ..Setting::BASE
+};
+
 static SLOTS: Setting = Setting {
     name: "littlehorse.slots",
     env: &["REMUDA_LITTLEHORSE_SLOTS", "LHW_NUM_WORKER_THREADS"],
@@ -133,11 +143,12 @@ macro_rules! passed {
             help: $help, ..Setting::BASE
         };)*
         const PASSED: &[(&str, &Setting)] = &[
-            ("LHW_TASK_NAME", &TASK_NAME), ("LHW_NUM_WORKER_THREADS", &SLOTS), $(($env, &$id),)*
+            ("LHW_TASK_NAME", &TASK_NAME), ("LHW_OPTIONS_TASK_NAME", &OPTIONS_TASK),
+            ("LHW_NUM_WORKER_THREADS", &SLOTS), $(($env, &$id),)*
         ];
         pub(super) const SETTINGS: &[&Setting] = &[
-            &HOST, $(&$id,)* &CONFIG, &TASK_NAME, &SLOTS, &OUTPUT_DIR, &POLL_INTERVAL, &HISTORY_TIMEOUT,
-            &HTTP_TIMEOUT, &HTTP_RETRIES, &HEALTH_INTERVAL, &HEALTH_TIMEOUT,
+            &HOST, $(&$id,)* &CONFIG, &TASK_NAME, &OPTIONS_TASK, &SLOTS, &OUTPUT_DIR, &POLL_INTERVAL,
+            &HISTORY_TIMEOUT, &HTTP_TIMEOUT, &HTTP_RETRIES, &HEALTH_INTERVAL, &HEALTH_TIMEOUT,
         ];
     };
 }

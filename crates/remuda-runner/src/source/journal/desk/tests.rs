@@ -30,6 +30,8 @@ fn job(key: usize, attempt: i32) -> Job {
         workflow: RawValue::from_string("{}".into()).unwrap(),
         again: attempt > 0,
         timeout_s: None,
+        files: Vec::new(),
+        folder: None,
         cookie: serde_json::Value::Null,
         sent_as: None,
     }
@@ -296,7 +298,7 @@ impl World {
 
     fn end(&mut self, n: usize, how: u8, now: Instant) {
         let lease = self.leases.remove(n);
-        let Some(prompt) = self.desk.prompt_of(lease) else {
+        let Some((prompt, _)) = self.desk.held(lease) else {
             assert_eq!(self.desk.end(lease, good(), now), ends::Finished::Fenced);
             return;
         };
@@ -319,7 +321,7 @@ impl World {
 
     fn give_back(&mut self, n: usize, lacks: bool, now: Instant) {
         let lease = self.leases[n];
-        let Some(prompt) = self.desk.prompt_of(lease) else { return };
+        let Some((prompt, _)) = self.desk.held(lease) else { return };
         if self.prompts.get(&prompt).is_none_or(|(_, there)| *there != Prompt::Runs) {
             return;
         }

@@ -1,0 +1,203 @@
+//! The tasks that are served, each with an intake of its own: they share the slots, and take turns.
+
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use littlehorse::{Delivery, Error, Health, Host, Intake};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// A task that had work waiting the last time is asked alone for so long. Both asked at once would both deliver, and one
+/// of the deliveries would wait here while its timeout runs.
+const SOON: Duration = Duration::from_millis(50);
+
+/// Which task a delivery is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The graph alone.
+    Plain,
+    /// The graph and options.
+    WithOptions,
+}
+
+/// One intake, or two.
+#[derive(Debug)]
+pub(crate) struct Intakes {
+    plain: Intake,
+    with_options: Option<Intake>,
+    turns: Mutex<Turns>,
+}
+
+impl Intakes {
+    pub(crate) fn new(plain: Intake, with_options: Option<Intake>) -> Self {
+        Self { plain, with_options, turns: Mutex::default() }
+    }
+
+    /// How the worker stands with the cluster.
+    pub(crate) fn health(&self) -> watch::Receiver<Health> {
+        self.plain.health()
+    }
+
+    /// The hosts that are assigned to the worker, for whichever task. Any of them takes its reports.
+    pub(crate) fn hosts(&self) -> Vec<Host> {
+        let mut hosts = self.plain.hosts();
+        for host in self.with_options.iter().flat_map(Intake::hosts) {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        hosts
+    }
+
+    /// Waits for a task of either kind. A call that is dropped takes nothing.
+    pub(crate) async fn take(&self) -> Result<(Delivery, Kind), Error> {
+        let Some(with_options) = &self.with_options else {
+            return Ok((self.plain.take().await?, Kind::Plain));
+        };
+        let of = |kind| match kind {
+            Kind::Plain => &self.plain,
+            Kind::WithOptions => with_options,
+        };
+        let (first, alone) = self.turns().next();
+        let second = other(first);
+        let begun = Instant::now();
+        let mut asked = begun;
+        let taken = {
+            // What the one that loses was given goes back to its intake, and is the first to be taken there.
+            let one = pin!(of(first).take());
+            let two = pin!(async {
+                if alone {
+                    tokio::time::sleep(SOON).await;
+                    self.turns().had_nothing(first);
+                    asked = Instant::now();
+                }
+                of(second).take().await
+            });
+            tokio::select! {
+                biased;
+                taken = one => (taken?, first),
+                taken = two => (taken?, second),
+            }
+        };
+        let since = if taken.1 == first { begun } else { asked };
+        self.turns().delivered(taken.1, since.elapsed() < SOON);
+        Ok(taken)
+    }
+
+    /// Puts back a task that was taken and is not begun; returns it once nobody asks any more.
+    pub(crate) fn put_back(&self, delivery: Delivery, kind: Kind) -> Option<Delivery> {
+        match (&self.with_options, kind) {
+            (Some(with_options), Kind::WithOptions) => with_options.put_back(delivery),
+            _ => self.plain.put_back(delivery),
+        }
+    }
+
+    /// Stops asking; what still arrived meanwhile is returned.
+    pub(crate) async fn close(&self) -> Vec<Delivery> {
+        let rest = async {
+            match &self.with_options {
+                Some(intake) => intake.close().await,
+                None => Vec::new(),
+            }
+        };
+        let (mut all, rest) = tokio::join!(self.plain.close(), rest);
+        all.extend(rest);
+        all
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn other(kind: Kind) -> Kind {
+    match kind {
+        Kind::Plain => Kind::WithOptions,
+        Kind::WithOptions => Kind::Plain,
+    }
+}
+
+/// Whose turn it is.
+#[derive(Debug, Default)]
+struct Turns {
+    last: Option<Kind>,
+    /// Which ones had work waiting when they were asked the last time.
+    plain: bool,
+    with_options: bool,
+}
+
+impl Turns {
+    /// Who is asked first, and whether the other one is asked only when nothing comes soon.
+    fn next(&mut self) -> (Kind, bool) {
+        let first = self.last.map_or(Kind::Plain, other);
+        (first, *self.waiting(first))
+    }
+
+    fn delivered(&mut self, kind: Kind, soon: bool) {
+        self.last = Some(kind);
+        *self.waiting(kind) = soon;
+    }
+
+    fn had_nothing(&mut self, kind: Kind) {
+        *self.waiting(kind) = false;
+    }
+
+    fn waiting(&mut self, kind: Kind) -> &mut bool {
+        match kind {
+            Kind::Plain => &mut self.plain,
+            Kind::WithOptions => &mut self.with_options,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asks so often, with so much work waiting; who delivered, and how often both were asked at once.
+    fn ask(turns: &mut Turns, times: usize, work: [bool; 2]) -> (Vec<Kind>, usize) {
+        let has = |kind| work[usize::from(kind == Kind::WithOptions)];
+        let mut both = 0;
+        let delivered = (0..times).map(|_| {
+            let (first, alone) = turns.next();
+            let late = alone && !has(first);
+            if late {
+                turns.had_nothing(first);
+            }
+            both += usize::from(!alone || late);
+            let kind = if has(first) { first } else { other(first) };
+            turns.delivered(kind, true);
+            kind
+        });
+        (delivered.collect(), both)
+    }
+
+    #[test]
+    fn two_that_have_work_take_turns_and_are_not_asked_at_once() {
+        let mut turns = Turns::default();
+        let (delivered, both) = ask(&mut turns, 6, [true, true]);
+        let pair = [Kind::Plain, Kind::WithOptions];
+        assert_eq!(delivered, [pair, pair, pair].concat());
+        assert_eq!(both, 2, "only at the beginning, when nobody knows");
+    }
+
+    #[test]
+    fn one_that_has_work_alone_is_not_kept_waiting_by_the_other() {
+        let mut turns = Turns::default();
+        ask(&mut turns, 4, [true, true]);
+        // The first round finds out; then both are asked at once, always.
+        let (delivered, both) = ask(&mut turns, 5, [false, true]);
+        assert_eq!(delivered, [Kind::WithOptions; 5]);
+        assert_eq!(both, 5);
+        assert!(!turns.plain);
+    }
+
+    #[test]
+    fn a_task_that_came_late_says_nothing_of_the_next() {
+        let mut turns = Turns::default();
+        turns.delivered(Kind::WithOptions, false);
+        turns.delivered(Kind::Plain, false);
+        assert_eq!(turns.next(), (Kind::WithOptions, false));
+    }
+}

@@ -1,0 +1,107 @@
+//! ComfyUI dies, or the worker stands still for longer than an attempt may take.
+
+use std::time::Duration;
+
+use littlehorse_double::NewRun;
+use littlehorse_double::proto::TaskStatus;
+use serde_json::json;
+
+use crate::rig::{all_heard, fault, idle};
+use crate::stage::{Stage, ended, error, graph, output, start};
+use crate::support::PATIENCE;
+
+#[tokio::test]
+async fn a_comfyui_that_dies_in_mid_render_is_a_failure_and_the_retry_renders_again() {
+    let stage = Stage::new().await;
+    let _worker = stage.worker().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 4000).to_string()).attempts(2));
+    stage.rendering().await;
+    fault(stage.sim.url(), json!({"kind": "crash", "down_ms": 1000})).await;
+    let task = ended(&run).await;
+    output(&task);
+    assert_eq!(task.attempts.len(), 2, "{task:?}");
+    assert_eq!(task.attempts[0].status(), TaskStatus::TaskFailed);
+    assert!(!error(&task.attempts[0]).is_empty());
+    assert_eq!(stage.sim.executions().await, 2, "the first one was lost with ComfyUI");
+    all_heard(stage.dir.path()).await;
+}
+
+#[tokio::test]
+async fn a_comfyui_that_is_away_for_the_whole_attempt_gets_no_other_before_it_is_back() {
+    let stage = Stage::new().await;
+    let _worker = stage.worker().await;
+    let new = NewRun::json("order-1", graph(2, 3000).to_string());
+    let run = stage.double.schedule(new.attempts(9).timeout(Duration::from_secs(4)));
+    stage.rendering().await;
+    fault(stage.sim.url(), json!({"kind": "crash", "down_ms": 12_000})).await;
+    let task = ended(&run).await;
+    output(&task);
+    assert_eq!(task.attempts[0].status(), TaskStatus::TaskTimeout, "{task:?}");
+    assert!(task.attempts.len() <= 3, "tasks are not asked for without a ComfyUI: {task:?}");
+    assert_eq!(stage.sim.executions().await, 2, "the first one was lost with ComfyUI");
+    all_heard(stage.dir.path()).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_gives_its_result_to_the_next_attempt() {
+    let stage = Stage::new().await;
+    let mut worker = stage.worker().await;
+    let new = NewRun::json("order-1", graph(3, 2000).to_string());
+    let run = stage.double.schedule(new.attempts(3).timeout(Duration::from_secs(5)));
+    stage.rendering().await;
+    worker.program.stop().unwrap();
+    let timed_out = run.until(|task| task.attempts[0].status() == TaskStatus::TaskTimeout);
+    tokio::time::timeout(PATIENCE, timed_out).await.unwrap();
+    idle(stage.sim.url()).await;
+    worker.program.cont().unwrap();
+    let task = ended(&run).await;
+    output(&task);
+    assert_eq!(task.attempts.len(), 2, "{task:?}");
+    assert_eq!(stage.sim.executions().await, 1);
+    all_heard(stage.dir.path()).await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stood_still_stops_what_was_given_up_meanwhile() {
+    let stage = Stage::new().await;
+    let mut worker = stage.worker().await;
+    let new = NewRun::json("order-1", graph(4, 300_000).to_string()).timeout(Duration::from_secs(3));
+    let run = stage.double.schedule(new);
+    stage.rendering().await;
+    worker.program.stop().unwrap();
+    assert_eq!(ended(&run).await.status(), TaskStatus::TaskTimeout);
+    worker.program.cont().unwrap();
+    idle(stage.sim.url()).await;
+    let next = stage.double.schedule(NewRun::json("order-2", graph(5, 50).to_string()));
+    output(&ended(&next).await);
+    all_heard(stage.dir.path()).await;
+}
+
+/// Two workers have one ComfyUI: what one has begun is finished by the other, and the first touches nothing then.
+#[tokio::test]
+async fn a_worker_that_stood_still_leaves_what_another_one_has_adopted() {
+    let stage = Stage::new().await;
+    let mut first = stage.worker().await;
+    let new = NewRun::json("order-1", graph(6, 12_000).to_string());
+    let run = stage.double.schedule(new.attempts(2).timeout(Duration::from_secs(60)));
+    stage.rendering().await;
+    first.program.stop().unwrap();
+    run.time_out();
+    let data = tempfile::tempdir().unwrap();
+    let (port, folder) = (stage.double.port(0).to_string(), stage.output());
+    let env = [
+        ("LHC_API_HOST", "127.0.0.1"),
+        ("LHC_API_PORT", port.as_str()),
+        ("COMFYUI_BASE_URL", stage.sim.url()),
+        ("COMFYUI_OUTPUT_DIR", folder.as_str()),
+    ];
+    let second = start(data.path(), &[], &env).await;
+    tokio::time::timeout(PATIENCE, run.running(1)).await.unwrap();
+    first.program.cont().unwrap();
+    let task = ended(&run).await;
+    output(&task);
+    assert_eq!(task.attempts[1].task_worker_id, second.first["worker_id"].as_str().unwrap());
+    assert_eq!(stage.sim.executions().await, 1);
+    all_heard(data.path()).await;
+    all_heard(stage.dir.path()).await;
+}

@@ -112,6 +112,12 @@ impl Intake {
         (&mut wait.receiver).await.map_err(|_| Error::Closed)
     }
 
+    /// Puts back a task that was taken and is not begun: it is the first for the next call of [`Intake::take`]. Once the
+    /// intake is closed nobody will ask for it, and it is returned.
+    pub fn put_back(&self, delivery: Delivery) -> Option<Delivery> {
+        self.desk.put_back(delivery)
+    }
+
     /// The hosts that are assigned to the worker. Any of them takes its reports.
     pub fn hosts(&self) -> Vec<Host> {
         self.desk.hosts()

@@ -434,3 +434,26 @@ async fn an_intake_that_is_dropped_lets_go_of_everything() {
     soon(double.until_parked(0, 0)).await;
     soon(double.journal().count(1, |event| event.what == What::Gone)).await;
 }
+
+#[tokio::test]
+async fn a_task_that_was_put_back_goes_to_the_next_call() {
+    let double = start(1).await;
+    let intake = open(&double);
+    let run = schedule(&double, "one");
+    let delivery = soon(intake.take()).await.unwrap();
+    // Somebody waits already.
+    let waiting = take(&intake);
+    soon(double.until_parked(0, 1)).await;
+    assert!(intake.put_back(delivery).is_none());
+    assert_eq!(taken(waiting).await, "one");
+    assert_eq!(run.task_run().unwrap().attempts.len(), 1);
+    // Nobody waits: it is the first in line.
+    schedule(&double, "two");
+    let delivery = soon(intake.take()).await.unwrap();
+    schedule(&double, "three");
+    assert!(intake.put_back(delivery).is_none());
+    assert_eq!(taken(take(&intake)).await, "two");
+    let delivery = soon(intake.take()).await.unwrap();
+    soon(intake.close()).await;
+    assert!(intake.put_back(delivery).is_some(), "nobody will ask for it");
+}

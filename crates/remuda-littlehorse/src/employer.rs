@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::checkpoint;
 use crate::contract::{self, Contract};
-use crate::intakes::Intakes;
+use crate::intakes::{Intakes, Kind};
 use crate::job::{self, Cookie, Reading};
 use crate::log::TaskLog;
 use crate::output::Places;
@@ -31,11 +31,20 @@ const MOST_NOTES: usize = 4096;
 /// So many reports of tasks that could not be begun may wait to be heard.
 const MOST_REFUSALS: usize = 256;
 
+/// A task that waited here for so long, because there was no slot for it, may not be ours any more.
+const WAITED: Duration = Duration::from_secs(1);
+
+/// How long the server may take to say so.
+const QUESTION: Duration = Duration::from_secs(5);
+
 /// How often it is tried to keep a checkpoint.
 const CHECKPOINT_TRIES: u32 = 3;
 
 /// How long a stop waits for reports of tasks that were not begun.
 const CLOSING: Duration = Duration::from_secs(5);
+
+/// Why a task that came too late is given back.
+const STOPPING: &str = "the worker is stopping";
 
 /// How tasks are served.
 #[derive(Debug, Clone)]
@@ -100,6 +109,32 @@ pub(crate) struct Notes {
     tries: u32,
     /// How often its report was not heard.
     pub(crate) unheard: Unheard,
+    /// The attempt of which it was said that its time is over.
+    superseded: Option<i32>,
+}
+
+/// A task that was taken; dropped, it is put back.
+struct Taken<'a> {
+    employer: &'a LittleHorse,
+    intakes: &'a Intakes,
+    kind: Kind,
+    delivery: Option<Delivery>,
+}
+
+impl Taken<'_> {
+    fn keep(mut self) -> Option<Delivery> {
+        self.delivery.take()
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(delivery) = self.delivery.take()
+            && let Some(late) = self.intakes.put_back(delivery, self.kind)
+        {
+            self.employer.refuse(late, Ending::Failed { message: STOPPING.to_owned() });
+        }
+    }
 }
 
 impl LittleHorse {
@@ -160,8 +195,7 @@ impl LittleHorse {
             None => Vec::new(),
         };
         for delivery in deliveries {
-            let message = "the worker is stopping".to_owned();
-            self.refuse(delivery, Ending::Failed { message });
+            self.refuse(delivery, Ending::Failed { message: STOPPING.to_owned() });
         }
         self.refusals.close();
         if tokio::time::timeout(CLOSING, self.refusals.wait()).await.is_err() {
@@ -187,6 +221,38 @@ impl LittleHorse {
 
     fn log(&self, job: &Job, text: &str) {
         self.note(job, |notes| notes.log.line(&now(), text));
+    }
+
+    /// Lets a task pass that came just now; one that waited here only if the server still wants it from us: its time ran, and
+    /// its next attempt may be rendered elsewhere already.
+    async fn still_ours(&self, intakes: &Intakes, delivery: Delivery, kind: Kind) -> Option<Delivery> {
+        if delivery.at.elapsed() < WAITED {
+            return Some(delivery);
+        }
+        // Whoever asks may go away in the middle of the question.
+        let taken = Taken { employer: self, intakes, kind, delivery: Some(delivery) };
+        let over = match taken.delivery.as_ref()?.task_run() {
+            Ok(id) => match tokio::time::timeout(QUESTION, self.client.get_task_run(id)).await {
+                Ok(Ok(run)) => {
+                    let attempt = taken.delivery.as_ref()?.attempt();
+                    oversight::judge(&run, attempt, &self.client.config().worker_id) != Look::Ours
+                }
+                Ok(Err(Error::NotFound { .. })) => true,
+                _ => false,
+            },
+            Err(_) => false,
+        };
+        let delivery = taken.keep()?;
+        if over {
+            tracing::warn!(
+                task = %delivery.key(),
+                attempt = delivery.attempt(),
+                waited_s = delivery.at.elapsed().as_secs(),
+                "a task waited here for a slot until its time was over; it is not begun"
+            );
+            return None;
+        }
+        Some(delivery)
     }
 
     /// Reports a task that is not begun, until the server has heard it. Never waits: who asked may go away any time.
@@ -270,6 +336,7 @@ impl Employer for LittleHorse {
         loop {
             let (delivery, kind) =
                 intakes.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+            let Some(delivery) = self.still_ours(intakes, delivery, kind).await else { continue };
             match job::read(&delivery, kind, reading) {
                 Ok(job) => {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
@@ -374,6 +441,12 @@ impl Employer for LittleHorse {
 
 impl LittleHorse {
     fn tell_over(&self, job: &Job, over: &Over, timeout: Option<Duration>) {
+        // Until the next attempt comes that is seen again and again, and said once.
+        if *over == Over::Superseded
+            && self.note(job, |notes| notes.superseded.replace(job.attempt)) == Some(job.attempt)
+        {
+            return;
+        }
         tracing::warn!(
             task = job.key,
             attempt = job.attempt,

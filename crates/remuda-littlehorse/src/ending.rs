@@ -67,7 +67,13 @@ pub(crate) fn too_large(outputs: usize, bytes: usize) -> Ending {
 fn failed(failure: &Failure) -> Ending {
     let details = failure.details.as_ref();
     let detail = |name: &str| details.and_then(|details| details.get(name)).cloned();
+    // What answered in place of ComfyUI, or ComfyUI itself, when it did not take the prompt.
+    let status = detail("status").and_then(|status| status.as_u64());
     match failure.class {
+        FailureClass::Execution if status.is_some_and(|status| status >= 500) => retry(&failure.message),
+        FailureClass::Connection if status.is_some_and(is_refusal) => {
+            exception(REJECTED, &failure.message, json!({ "status": status }))
+        }
         FailureClass::Validation => {
             let content = json!({
                 "node_id": failure.node_id,
@@ -95,6 +101,11 @@ fn failed(failure: &Failure) -> Ending {
         | FailureClass::Delivery
         | FailureClass::Cancelled => retry(&failure.message),
     }
+}
+
+/// Whether the same request would be refused again: 4xx, except those that ask for patience.
+fn is_refusal(status: u64) -> bool {
+    (400..500).contains(&status) && ![408, 425, 429].contains(&status)
 }
 
 fn retry(message: &str) -> Ending {
@@ -161,6 +172,29 @@ mod tests {
                 Ending::Failed { message } => assert!(again && message == "it did not go well", "{class}"),
                 Ending::Exception { .. } => assert!(!again, "{class}"),
                 other => panic!("{class}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_decides_whether_it_is_tried_again() {
+        for (class, status, again) in [
+            (FailureClass::Execution, 500, true),
+            (FailureClass::Execution, 507, true),
+            (FailureClass::Connection, 401, false),
+            (FailureClass::Connection, 403, false),
+            (FailureClass::Connection, 404, false),
+            (FailureClass::Connection, 429, true),
+            (FailureClass::Connection, 503, true),
+        ] {
+            let failure = Failure {
+                details: Some(json!({"status": status})),
+                ..Failure::new(class, "it was not taken")
+            };
+            match told(JobEnding::Ended(Ended::Failed { failure, partial: None })) {
+                Ending::Failed { .. } => assert!(again, "{status}"),
+                Ending::Exception { name, .. } => assert!(!again && name == REJECTED, "{status}"),
+                other => panic!("{status}: {other:?}"),
             }
         }
     }

@@ -85,6 +85,14 @@ impl Intakes {
         Ok(taken)
     }
 
+    /// Puts back a task that was taken and is not begun; returns it once nobody asks any more.
+    pub(crate) fn put_back(&self, delivery: Delivery, kind: Kind) -> Option<Delivery> {
+        match (&self.with_options, kind) {
+            (Some(with_options), Kind::WithOptions) => with_options.put_back(delivery),
+            _ => self.plain.put_back(delivery),
+        }
+    }
+
     /// Stops asking; what still arrived meanwhile is returned.
     pub(crate) async fn close(&self) -> Vec<Delivery> {
         let rest = async {

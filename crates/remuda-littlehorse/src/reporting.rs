@@ -118,7 +118,9 @@ impl LittleHorse {
         // The server keeps input, output and log in one record, and drops the record when it is too large.
         let fits = input_size(job) + text.len() + about(ending) < LARGEST_RECORD;
         let text = (log && fits).then_some(text.as_str());
-        Report::new(&cookie.task_run(), job.attempt, ending, text).with_checkpoints(cookie.observed + stored)
+        // What this process has left in an earlier attempt, the later one has observed: it is not counted twice.
+        Report::new(&cookie.task_run(), job.attempt, ending, text)
+            .with_checkpoints(cookie.observed.max(stored))
     }
 
     /// Once to who delivered it; to the others when that one is away, and first to another after each try in vain.

@@ -102,6 +102,18 @@ impl Desk {
         self.act(&mut state);
     }
 
+    /// Somebody had it, and has not begun with it.
+    pub(super) fn put_back(self: &Arc<Self>, delivery: Delivery) -> Option<Delivery> {
+        let mut state = self.lock();
+        if state.core.is_closed() {
+            return Some(delivery);
+        }
+        let next = state.core.given_back(delivery);
+        hand_over(&mut state, next);
+        self.act(&mut state);
+        None
+    }
+
     /// A stream was answered.
     pub(super) fn answered(self: &Arc<Self>, stream: StreamId, host: &Host, answer: proto::PollTaskResponse) {
         let now = Instant::now();

@@ -9,8 +9,13 @@ use serde_json::json;
 pub(crate) enum NotSent {
     /// ComfyUI, or the guard, refused the graph. Nothing is queued.
     Refused(Box<Failure>),
-    /// Nothing was sent: it may be tried again.
-    NotReached(String),
+    /// Nothing was queued: it may be tried again.
+    NotReached {
+        /// For people.
+        why: String,
+        /// What somebody answered instead, if anybody did.
+        status: Option<u16>,
+    },
     /// It may be queued, now or in a moment: look before anything else.
     Doubt(String),
 }
@@ -30,12 +35,21 @@ pub(crate) fn judge(error: &Error) -> NotSent {
             }))
         }
         Error::Uncertain { source, .. } => NotSent::Doubt(source.to_string()),
-        Error::Unreachable { sent: false, .. } => NotSent::NotReached(error.to_string()),
+        Error::Unreachable { sent: false, .. } => {
+            NotSent::NotReached { why: error.to_string(), status: None }
+        }
         Error::Status { status, .. } if status.as_u16() == 413 => refused(FailureClass::Validation, error),
         // It was looked up and is not there: ComfyUI's way to refuse what it cannot read.
-        Error::Status { status, .. } if status.is_server_error() => refused(FailureClass::Execution, error),
+        Error::Status { status, .. } if status.is_server_error() => {
+            let message = format!("ComfyUI did not take the workflow: {error}");
+            let details = Some(json!({ "status": status.as_u16() }));
+            NotSent::Refused(Box::new(Failure { details, ..Failure::new(FailureClass::Execution, message) }))
+        }
         // A proxy in front that refuses, say. Nothing was queued.
-        Error::Status { .. } | Error::NotFound { .. } => NotSent::NotReached(error.to_string()),
+        Error::Status { status, .. } => {
+            NotSent::NotReached { why: error.to_string(), status: Some(status.as_u16()) }
+        }
+        Error::NotFound { .. } => NotSent::NotReached { why: error.to_string(), status: Some(404) },
         Error::Unsupported { .. } | Error::InvalidUrl { .. } => refused(FailureClass::Execution, error),
         _ => NotSent::Doubt(error.to_string()),
     }
@@ -78,7 +92,7 @@ mod tests {
             sent,
             source: "refused".into(),
         };
-        assert!(matches!(judge(&unreachable(false)), NotSent::NotReached(_)));
+        assert!(matches!(judge(&unreachable(false)), NotSent::NotReached { status: None, .. }));
         assert!(matches!(judge(&unreachable(true)), NotSent::Doubt(_)));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use comfyui::outputs::FileType;
 use comfyui::{Error, FileRef, PromptId, PromptRequest, Upload, Watch, Workflow};
+use remuda_core::transition::Ending;
 use remuda_core::{Failure, FailureClass, Phase, Placement, Timestamp};
 use tokio::time::Instant;
 
@@ -23,6 +24,9 @@ use crate::source::SourceError;
 
 /// So long a ComfyUI that cannot be reached, or takes nothing, is tried before the attempt counts as lost.
 const TRIES: Duration = Duration::from_secs(5);
+
+/// A prompt whose submission was not answered, and that ComfyUI does not know for so long, did not come.
+const ABSENT: Duration = Duration::from_secs(15);
 
 /// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -227,10 +231,16 @@ impl Attempt {
             };
             match submission::judge(&error) {
                 NotSent::Refused(failure) => return Ok(Err(failure)),
-                NotSent::NotReached(why) if since.elapsed() > self.patience() => {
-                    return Err(self.trouble(format!("ComfyUI did not take the prompt: {why}")));
+                NotSent::NotReached { why, status } if since.elapsed() > self.patience() => {
+                    let mut trouble = self.trouble(format!("ComfyUI did not take the prompt: {why}"));
+                    if let (Close::End(ending), Some(status)) = (&mut trouble, status)
+                        && let Ending::Failed { failure, .. } = ending.as_mut()
+                    {
+                        failure.details = Some(serde_json::json!({ "status": status }));
+                    }
+                    return Err(trouble);
                 }
-                NotSent::NotReached(_) => self.unless_called(tokio::time::sleep(PAUSE)).await?,
+                NotSent::NotReached { .. } => self.unless_called(tokio::time::sleep(PAUSE)).await?,
                 NotSent::Doubt(why) => return self.search(ready, &why).await.map(Ok),
             }
         }
@@ -241,15 +251,24 @@ impl Attempt {
         let id = PromptId::from(self.claim.lease.prompt_id);
         let marker = self.marker(ready);
         let since = Instant::now();
+        let mut absent: Option<Instant> = None;
         tracing::warn!(task = %self.claim.task.id, %why, "no answer to the submission: looking for the prompt");
         loop {
             let found = self.unless_lost(locate(ready.session.client(), &id, &marker)).await?;
-            if let Ok(Some(id)) = found {
-                self.prompt = Some(id.clone());
-                self.stage(Stage::Sent).await;
-                return Ok(ready.session.watch_with(&id, self.watching()).await);
+            match found {
+                Ok(Some(id)) => {
+                    self.prompt = Some(id.clone());
+                    self.stage(Stage::Sent).await;
+                    return Ok(ready.session.watch_with(&id, self.watching()).await);
+                }
+                Ok(None) => {
+                    absent.get_or_insert_with(Instant::now);
+                }
+                // One that does not answer may have it, and is waited for longer.
+                Err(_) => absent = None,
             }
-            if since.elapsed() > self.timing().unreachable {
+            let absent = absent.is_some_and(|since| since.elapsed() > ABSENT);
+            if absent || since.elapsed() > self.timing().unreachable {
                 // Should it come yet, the sweep stops it.
                 let message = format!("ComfyUI did not answer the submission, and does not know it: {why}");
                 return Err(Close::fail(FailureClass::Connection, message));

@@ -6,6 +6,7 @@ mod again;
 mod away;
 mod chaos;
 mod killed;
+mod let_go;
 mod over;
 mod rig;
 mod straight;

@@ -6,6 +6,7 @@
     reason = "clippy does not see that the helpers are part of tests"
 )]
 
+mod classes;
 mod deploy;
 mod ends;
 mod faults;

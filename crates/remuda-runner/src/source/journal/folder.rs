@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use remuda_core::{TaskId, WorkerId};
+use remuda_core::{Lease, TaskId, WorkerId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -32,6 +32,7 @@ struct Identity {
 pub(super) struct Folder {
     jobs: PathBuf,
     identity: PathBuf,
+    let_go: PathBuf,
     /// Held while files are written, so that an older state never replaces a newer one.
     known: Mutex<Identity>,
     /// Held, not read: closing it would let another process in.
@@ -61,7 +62,8 @@ impl Folder {
         let identity = folder.join("identity.json");
         let mut known = read_identity(&identity)?;
         known.starts += 1;
-        let this = Self { jobs, identity, known: Mutex::new(known.clone()), _lock: lock };
+        let let_go = folder.join("let-go.json");
+        let this = Self { jobs, identity, let_go, known: Mutex::new(known.clone()), _lock: lock };
         this.write_identity(&known).map_err(|error| trouble("cannot write", &this.identity, &error))?;
         Ok(this)
     }
@@ -116,6 +118,25 @@ impl Folder {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             },
+        }
+    }
+
+    /// Writes which renders were let go of: somebody else may have them, and a later process must not stop them.
+    pub(super) fn keep_let_go(&self, look: impl FnOnce() -> Vec<Lease>) -> io::Result<()> {
+        let _turn = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        replace(&self.let_go, &serde_json::to_vec(&look())?, false)
+    }
+
+    /// Which renders were let go of. A list that cannot be read is set aside.
+    pub(super) fn read_let_go(&self) -> Vec<Lease> {
+        let read = fs::read(&self.let_go).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        match read {
+            Ok(leases) => leases,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                set_aside(&self.let_go, &error);
+                Vec::new()
+            }
         }
     }
 

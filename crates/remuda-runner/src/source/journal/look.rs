@@ -6,13 +6,14 @@ use std::time::Duration;
 use comfyui::{Client, Outcome, PromptId, QueueItem, Whereabouts};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use remuda_core::{AttemptNo, Phase, TaskId, WorkerId};
+use remuda_core::{AttemptNo, Lease, Phase, TaskId, Timestamp, WorkerId};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::desk::Found;
 use super::office::{Office, bump};
 use crate::decide::marker::Marker;
+use crate::herd::jitter;
 
 /// A ComfyUI that cannot be asked is waited for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,6 +23,9 @@ const QUESTION: Duration = Duration::from_secs(10);
 
 /// The pause between two questions.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The pause between two looks at a render that was let go of.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// What one ComfyUI knows of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +50,36 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId) {
         office.note(task);
         bump(&office.moves);
     }
+}
+
+/// Looks at a render that was let go of until it has ended: then its worker is free again.
+pub(super) async fn linger(office: Arc<Office>, lease: Lease) {
+    let ended = async {
+        let client = office.workers.iter().find(|(worker, _)| *worker == lease.worker);
+        let mut absent = 0;
+        while let Some((_, client)) = client
+            && Timestamp::now() < lease.until
+        {
+            tokio::time::sleep(jitter(LINGER)).await;
+            let id = PromptId::from(lease.prompt_id);
+            let place = place_of(client, &id, lease.task, office.installation);
+            match tokio::time::timeout(QUESTION, place).await {
+                Ok(Ok((Place::EndedWell | Place::EndedBadly, _))) => break,
+                // Seen once, it may be on its way.
+                Ok(Ok((Place::Absent, _))) if absent > 0 => break,
+                Ok(Ok((Place::Absent, _))) => absent += 1,
+                _ => absent = 0,
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = office.stop.cancelled() => return,
+        () = ended => {}
+    }
+    office.desk().release(&lease);
+    office.keep_let_go();
+    bump(&office.moves);
 }
 
 /// Asks all workers at once. The first that has it, or had it with a good end, decides.

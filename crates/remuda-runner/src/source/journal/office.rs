@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comfyui::Client;
-use remuda_core::{TaskId, WorkerId};
+use remuda_core::{Lease, TaskId, Timestamp, WorkerId};
 use remuda_files::Files;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
@@ -183,6 +183,27 @@ impl Office {
             self.say(task);
         }
         next
+    }
+
+    /// A render was let go of: its worker gets nothing else until it has ended.
+    pub(super) fn let_go(self: &Arc<Self>, task: TaskId) {
+        self.keep_let_go();
+        let leases = self.desk().let_go(Timestamp::now());
+        for lease in leases.into_iter().filter(|lease| lease.task == task) {
+            self.linger(lease);
+        }
+    }
+
+    /// Waits for the end of a render that was let go of.
+    pub(super) fn linger(self: &Arc<Self>, lease: Lease) {
+        self.tasks.spawn(look::linger(Arc::clone(self), lease));
+    }
+
+    /// Writes down which renders were let go of.
+    pub(super) fn keep_let_go(&self) {
+        if let Err(error) = self.folder.keep_let_go(|| self.desk().let_go(Timestamp::now())) {
+            tracing::warn!(%error, "the journal cannot be written");
+        }
     }
 
     /// Nothing is left of a job.

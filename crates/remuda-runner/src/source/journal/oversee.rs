@@ -17,6 +17,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Listens until the job ends, or until somebody else does.
 pub(super) async fn run(office: Arc<Office>, task: TaskId, stop: CancellationToken) {
     let listen = async {
+        let mut told = None;
         loop {
             let Some(job) = office.desk().job(task) else { return };
             let over = office.employer.watch(&job).await;
@@ -25,12 +26,14 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId, stop: CancellationTok
             match (verdict, &over) {
                 (Verdict::Ignore, _) => return,
                 (Verdict::Freed, _) => {
-                    tracing::warn!(
-                        key,
-                        attempt = job.attempt,
-                        "its time is over, and it will be delivered again: the render goes on for that"
-                    );
-                    bump(&office.moves);
+                    if told.replace(job.attempt) != Some(job.attempt) {
+                        tracing::warn!(
+                            key,
+                            attempt = job.attempt,
+                            "its time is over, and it will be delivered again: the render goes on for that"
+                        );
+                        bump(&office.moves);
+                    }
                     tokio::time::sleep(jitter(PAUSE)).await;
                 }
                 (Verdict::Tell, Over::Unwanted(reason)) => {
@@ -45,6 +48,10 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId, stop: CancellationTok
                 }
                 (Verdict::Tell | Verdict::Gone, _) => {
                     tracing::info!(key, attempt = job.attempt, ?over, "it is let go of");
+                    // Before its file goes: whoever is started next must not stop it either.
+                    if over == Over::Elsewhere {
+                        office.let_go(task);
+                    }
                     office.forget(task);
                     bump(&office.news);
                     return;

@@ -35,12 +35,15 @@ impl JournalSource {
         let read = move || {
             let folder = Folder::open(&folder)?;
             let records = folder.read(&of)?;
-            Ok::<_, SourceError>((folder, records))
+            let let_go = folder.read_let_go();
+            Ok::<_, SourceError>((folder, records, let_go))
         };
         let read = tokio::task::spawn_blocking(read).await;
-        let (folder, records) = read.map_err(|error| SourceError::Unavailable(error.to_string()))??;
+        let (folder, records, let_go) =
+            read.map_err(|error| SourceError::Unavailable(error.to_string()))??;
         let ids = workers.iter().map(|(id, _)| id.clone());
         let mut desk = Desk::new(name, owner, slots, ids, folder.starts());
+        desk.restore_let_go(let_go.clone());
         let (found, now) = (records.len(), Instant::now());
         let mut astray = Vec::new();
         for record in records {
@@ -57,6 +60,9 @@ impl JournalSource {
                 unsaid = unsaid.len(),
                 "the journal has jobs from before; they are taken up"
             );
+        }
+        for lease in let_go {
+            office.linger(lease);
         }
         for task in under_way {
             office.oversee(task);

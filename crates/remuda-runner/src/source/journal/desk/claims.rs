@@ -56,18 +56,27 @@ impl Desk {
             return 0;
         }
         let used = self.jobs.values().filter(|entry| entry.counts()).count();
-        let idle = self.waiters.values().filter(|waiter| !waiter.ahead).count();
-        let seats = if idle > 0 { idle } else { self.waiters.len() };
+        let free = || self.waiters.values().filter(|waiter| !self.is_occupied(&waiter.worker));
+        let idle = free().filter(|waiter| !waiter.ahead).count();
+        let seats = if idle > 0 { idle } else { free().count() };
         // What waits, or is looked for, will take a seat.
         let coming = |entry: &&Entry| matches!(entry.state, State::Waiting | State::Looking);
         let coming = self.jobs.values().filter(coming).count();
         self.slots.saturating_sub(used).min(seats.saturating_sub(coming))
     }
 
+    /// Whether a worker has a render that was let go of: what is sent there now waits behind it, and its time runs.
+    pub(super) fn is_occupied(&self, worker: &WorkerId) -> bool {
+        self.let_go.iter().any(|lease| lease.worker == *worker)
+    }
+
     /// The idle workers that wait and could take this job.
     fn idle<'a>(&'a self, except: &'a WorkerId, entry: &'a Entry) -> impl Iterator<Item = &'a Waiter> {
         self.waiters.values().filter(move |waiter| {
-            !waiter.ahead && waiter.worker != *except && !entry.avoid.contains(&waiter.worker)
+            !waiter.ahead
+                && waiter.worker != *except
+                && !entry.avoid.contains(&waiter.worker)
+                && !self.is_occupied(&waiter.worker)
         })
     }
 
@@ -82,6 +91,9 @@ impl Desk {
             .filter(|(_, entry)| entry.bound().is_some_and(|bound| bound.worker == worker && !bound.taken));
         if let Some(task) = found.min_by_key(|(_, entry)| entry.order).map(|(task, _)| *task) {
             return self.hand_over(task, now);
+        }
+        if self.is_occupied(&worker) {
+            return None;
         }
         let free = self.jobs.iter().filter(|(_, entry)| {
             matches!(entry.state, State::Waiting)
@@ -131,11 +143,13 @@ impl Desk {
 
     /// Calls off what no worker has taken for too long. When to look again, if anything waits.
     pub(in crate::source::journal) fn strand(&mut self, now: Instant) -> Option<Instant> {
-        let Self { jobs, waiters, .. } = self;
+        let Self { jobs, waiters, let_go, .. } = self;
+        let occupied = |worker: &WorkerId| let_go.iter().any(|lease| lease.worker == *worker);
+        let free: Vec<&Waiter> = waiters.values().filter(|waiter| !occupied(&waiter.worker)).collect();
         let mut next = None;
         for entry in jobs.values_mut().filter(|entry| matches!(entry.state, State::Waiting)) {
             let stranded = entry.since + STRANDED;
-            if waiters.values().any(|waiter| !entry.avoid.contains(&waiter.worker)) {
+            if free.iter().any(|waiter| !entry.avoid.contains(&waiter.worker)) {
                 // It will be taken in a moment.
                 entry.since = now;
             } else if now >= stranded {

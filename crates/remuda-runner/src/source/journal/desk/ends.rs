@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Requirements, TaskId, Timestamp};
+use remuda_core::{Failure, FailureClass, Lease, LeaseRef, OwnerId, Requirements, TaskId, Timestamp};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -79,10 +79,7 @@ impl Desk {
                     let mut lease = self.lease(task, entry, bound, now);
                     lease.owner = OwnerId(Uuid::nil());
                     lease.until = now.checked_add(LET_GO_FOR).unwrap_or(Timestamp::MAX);
-                    if self.let_go.len() >= LET_GO {
-                        self.let_go.pop_front();
-                    }
-                    self.let_go.push_back(lease);
+                    self.restore_let_go([lease]);
                 }
                 self.jobs.remove(&task);
                 Verdict::Gone
@@ -93,6 +90,27 @@ impl Desk {
                 Verdict::Gone
             }
         }
+    }
+
+    /// Renders that were let go of, by this process or one before it.
+    pub(in crate::source::journal) fn restore_let_go(&mut self, leases: impl IntoIterator<Item = Lease>) {
+        for lease in leases {
+            if self.let_go.len() >= LET_GO {
+                self.let_go.pop_front();
+            }
+            self.let_go.push_back(lease);
+        }
+    }
+
+    /// A render that was let go of has ended.
+    pub(in crate::source::journal) fn release(&mut self, lease: &Lease) {
+        self.let_go.retain(|other| other.reference() != lease.reference());
+    }
+
+    /// Renders that were let go of, and may still be under way.
+    pub(in crate::source::journal) fn let_go(&mut self, now: Timestamp) -> Vec<Lease> {
+        self.let_go.retain(|lease| lease.until > now);
+        self.let_go.iter().cloned().collect()
     }
 
     fn holds(&self, lease: LeaseRef) -> Option<Finished> {
@@ -183,7 +201,9 @@ impl Desk {
             }
             (None, _) => {
                 let another = self.waiters.values().any(|waiter| {
-                    Some(&waiter.worker) != worker.as_ref() && !entry.avoid.contains(&waiter.worker)
+                    Some(&waiter.worker) != worker.as_ref()
+                        && !entry.avoid.contains(&waiter.worker)
+                        && !self.is_occupied(&waiter.worker)
                 });
                 let reason = "it was given back before ComfyUI began to work on it";
                 (!another).then(|| called_off(reason))

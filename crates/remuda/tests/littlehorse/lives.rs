@@ -104,6 +104,8 @@ async fn two_comfyuis_and_two_slots_render_at_once() {
     let env = [("COMFYUI_BASE_URL", both.as_str()), ("LHW_NUM_WORKER_THREADS", "2")];
     let worker = stage.worker_with(&[], &env).await;
     assert_eq!((&worker.first["slots"], worker.first["workers"].as_array().unwrap().len()), (&json!(2), 2));
+    // Both workers wait for a task; otherwise the first to be ready could get two.
+    stage.double.until_parked(0, 2).await;
     let runs: Vec<_> = (0..4)
         .map(|n| stage.double.schedule(NewRun::json(format!("order-{n}"), graph(10 + n, 1000).to_string())))
         .collect();

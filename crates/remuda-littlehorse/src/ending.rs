@@ -152,6 +152,7 @@ mod tests {
             folder: None,
             cookie: json!(null),
             sent_as: None,
+            earlier: Vec::new(),
         }
     }
 

@@ -11,14 +11,19 @@ pub const NAMESPACE: Uuid = Uuid::from_u128(0x5215_0f87_d295_5a43_a824_acdf_783b
 /// The tenant of a server that nobody named one to.
 const DEFAULT_TENANT: &str = "default";
 
-/// The two ids of a piece of work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// So many attempts before the present one are looked for by their second ids.
+const EARLIER: i32 = 8;
+
+/// The ids of a piece of work.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ids {
     /// Under which it goes to ComfyUI: of tenant, task and workflow. The workflow is in it because a workflow run that was
     /// deleted and begun again under its old id must not get the old pictures.
     pub(crate) first: Uuid,
     /// Under which it goes there when a prompt of the first id ended badly: with the attempt in it.
     pub(crate) second: Uuid,
+    /// The second ids of attempts before this one; the first attempt never has one.
+    pub(crate) earlier: Vec<(i32, Uuid)>,
 }
 
 /// Makes them. With other options it is other work, too.
@@ -38,9 +43,12 @@ pub(crate) fn ids(
     let hash = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Neither tenants nor ids have a line break in them.
     let name = format!("{tenant}\n{key}\n{hash}");
+    let second = |attempt: i32| Uuid::new_v5(&NAMESPACE, format!("{name}\n{attempt}").as_bytes());
+    let earlier = attempt.saturating_sub(EARLIER).max(1)..attempt;
     Ids {
         first: Uuid::new_v5(&NAMESPACE, name.as_bytes()),
-        second: Uuid::new_v5(&NAMESPACE, format!("{name}\n{attempt}").as_bytes()),
+        second: second(attempt),
+        earlier: earlier.map(|attempt| (attempt, second(attempt))).collect(),
     }
 }
 
@@ -67,6 +75,14 @@ mod tests {
         let ids = ids(None, &key("order-7", "0-1"), "{}", None, 0);
         assert_eq!(ids.first.to_string(), "766db61a-da15-5aa5-bca3-9d9fe2c46463");
         assert_eq!(ids.second.to_string(), "c2183d58-c5ed-5520-8049-6543ce59891f");
+    }
+
+    #[test]
+    fn the_second_ids_of_attempts_before_are_known_to_the_next() {
+        let of = |attempt| ids(None, &key("order-7", "0-1"), "{}", None, attempt);
+        assert_eq!((of(0).earlier, of(1).earlier), (vec![], vec![]));
+        assert_eq!(of(3).earlier, [(1, of(1).second), (2, of(2).second)]);
+        assert_eq!(of(1000).earlier.len(), 8);
     }
 
     #[test]

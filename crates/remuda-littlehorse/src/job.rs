@@ -86,6 +86,7 @@ pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Res
         attempt,
         prompt_id: ids.first,
         second_prompt_id: ids.second,
+        earlier: ids.earlier,
         workflow,
         again: attempt > 0 || observed > 0,
         timeout_s: [reading.timeout_s, options.timeout_s].into_iter().flatten().min(),

@@ -120,6 +120,29 @@ async fn what_ended_badly_before_is_rendered_under_the_second_id() {
 }
 
 #[tokio::test]
+async fn what_runs_under_the_second_id_of_the_delivery_before_is_adopted() {
+    let (rig, sim) = (Rig::new(), sim().await);
+    let graph = long(1.5);
+    let first = job("third", &graph);
+    // Another process had the first two deliveries: one was stopped, the other runs under its second id.
+    let client = sent_before(&sim, &first, &long(60.0)).await;
+    rendering(&sim, 1).await;
+    client.cancel(&first.prompt_id.into(), Duration::from_secs(10)).await.unwrap();
+    ended(&client, &first).await;
+    let second = again(&first, 1);
+    sent_before(&sim, &Job { prompt_id: second.second_prompt_id, ..second.clone() }, &graph).await;
+    rendering(&sim, 2).await;
+    let process = rig.start(&[&sim]).await;
+    rig.boss.give(&Job { earlier: vec![(1, second.second_prompt_id)], ..again(&first, 2) });
+    let (of, ending) = rig.boss.heard(1).await.remove(0);
+    assert_eq!((of.attempt, of.sent_as), (2, Some(second.second_prompt_id)));
+    assert_eq!(result(&ending).files.len(), 1);
+    assert_eq!(sim.stats().executions_total, 2, "the one that was stopped, and the one that was adopted");
+    process.stop().await;
+    sim.shutdown().await;
+}
+
+#[tokio::test]
 async fn what_is_nowhere_is_sent_under_the_first_id_once_everybody_was_asked() {
     let (rig, one, two) = (Rig::new(), sim().await, sim().await);
     let process = rig.start(&[&one, &two]).await;

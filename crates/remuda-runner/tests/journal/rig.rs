@@ -378,6 +378,7 @@ pub(crate) fn job(key: &str, graph: &Value) -> Job {
         folder: None,
         cookie: json!({"key": key, "attempt": 0}),
         sent_as: None,
+        earlier: Vec::new(),
     }
 }
 

@@ -135,9 +135,14 @@ impl Entry {
     fn use_second_id(&mut self) {
         let mut job = Job::clone(&self.job);
         job.sent_as = Some(job.second_prompt_id);
-        self.attempt = job.attempt.saturating_add(2);
+        self.attempt = marked(job.attempt);
         self.job = Arc::new(job);
     }
+}
+
+/// The attempt in the mark of a prompt that a delivery sent under its second id.
+pub(super) fn marked(delivery: i32) -> AttemptNo {
+    delivery.saturating_add(2)
 }
 
 /// A good end.
@@ -172,8 +177,10 @@ pub(super) enum Found {
     At {
         worker: WorkerId,
         phase: Phase,
-        /// In the mark on its prompt, if that was read.
+        /// In the mark on its prompt, if that is known.
         attempt: Option<AttemptNo>,
+        /// The id under which it is there.
+        prompt: Uuid,
     },
     /// It ended badly.
     Bad,
@@ -336,8 +343,9 @@ impl Desk {
         }
         entry.wait(now);
         match found {
-            Found::At { worker, phase, attempt } => {
+            Found::At { worker, phase, attempt, prompt } => {
                 entry.attempt = attempt.unwrap_or(entry.attempt);
+                entry.job = Arc::new(Job { sent_as: Some(prompt), ..Job::clone(&entry.job) });
                 entry.state = State::Bound(Bound {
                     worker,
                     fence,

@@ -242,6 +242,7 @@ mod tests {
             folder: None,
             cookie: json!({"host": "a"}),
             sent_as: None,
+            earlier: Vec::new(),
         };
         Record {
             version: VERSION,

@@ -10,7 +10,8 @@ use remuda_core::{AttemptNo, Lease, Phase, TaskId, Timestamp, WorkerId};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::desk::Found;
+use super::Job;
+use super::desk::{Found, marked};
 use super::office::{Office, bump};
 use crate::decide::marker::Marker;
 use crate::herd::jitter;
@@ -43,7 +44,7 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId) {
     let found = tokio::select! {
         biased;
         () = office.stop.cancelled() => return,
-        found = search(&office, task, job.prompt()) => found,
+        found = search_all(&office, task, &job) => found,
     };
     tracing::info!(key = job.key, attempt = job.attempt, prompt_id = %job.prompt(), ?found, "looked for a job that may have been begun before");
     if office.desk().located(task, found, Instant::now()) {
@@ -82,6 +83,25 @@ pub(super) async fn linger(office: Arc<Office>, lease: Lease) {
     bump(&office.moves);
 }
 
+/// Looks for all ids that it may have.
+async fn search_all(office: &Office, task: TaskId, job: &Job) -> Found {
+    let mut found = search(office, task, job.prompt()).await;
+    for (delivery, id) in job.earlier.iter().rev().filter(|(_, id)| *id != job.prompt()) {
+        if matches!(found, Found::At { .. }) {
+            break;
+        }
+        match search(office, task, *id).await {
+            Found::At { worker, phase, attempt, prompt } => {
+                let attempt = attempt.or(Some(marked(*delivery)));
+                found = Found::At { worker, phase, attempt, prompt };
+            }
+            Found::Bad => found = Found::Bad,
+            Found::Nowhere => {}
+        }
+    }
+    found
+}
+
 /// Asks all workers at once. The first that has it, or had it with a good end, decides.
 async fn search(office: &Office, task: TaskId, prompt: Uuid) -> Found {
     let id = PromptId::from(prompt);
@@ -99,7 +119,7 @@ async fn search(office: &Office, task: TaskId, prompt: Uuid) -> Found {
             }
             Place::Absent => continue,
         };
-        return Found::At { worker: worker.clone(), phase, attempt };
+        return Found::At { worker: worker.clone(), phase, attempt, prompt };
     }
     found
 }

@@ -85,6 +85,9 @@ pub struct Job {
     pub prompt_id: Uuid,
     /// The id under which it gets it when a prompt of the first one ended badly before.
     pub second_prompt_id: Uuid,
+    /// The second ids of deliveries before this one, with their numbers: a prompt may be known by one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<(i32, Uuid)>,
     /// The graph, as it came.
     pub workflow: Box<RawValue>,
     /// It may have been begun before, here or elsewhere: look for it before it is sent.

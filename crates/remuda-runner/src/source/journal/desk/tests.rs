@@ -34,6 +34,7 @@ fn job(key: usize, attempt: i32) -> Job {
         folder: None,
         cookie: serde_json::Value::Null,
         sent_as: None,
+        earlier: Vec::new(),
     }
 }
 
@@ -357,7 +358,7 @@ impl World {
             Some((_, Prompt::Bad)) => Found::Bad,
             Some((worker, there)) => {
                 let phase = if *there == Prompt::Runs { Phase::Submitted } else { Phase::Rendering };
-                Found::At { worker: worker.clone(), phase, attempt: None }
+                Found::At { worker: worker.clone(), phase, attempt: None, prompt: job.prompt() }
             }
         };
         self.desk.located(task, found, now);

@@ -7,13 +7,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, Placement, Requirements, Sha256, Status,
+    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256, Status,
     WorkerId, WorkerSpec,
 };
 use remuda_runner::Herd;
 use remuda_runner::frames::Frame;
 use remuda_runner::source::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
-use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
+use remuda_store::{
+    Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, Clock, EndReply, ManualClock,
+};
 
 use remuda_testbed::postgres::{self, Cluster};
 
@@ -125,9 +127,17 @@ impl Source for Moody {
     }
 }
 
-async fn herd(rig: &Rig, sim: &comfyui_sim::Simulator, forgets: u64) -> (Herd, Arc<Moody>) {
-    let source = Moody::new(rig.source(rig.owner), forgets);
-    let herd = Herd::start(source.clone(), options(rig.owner));
+/// So long a process believes in its leases without a beat.
+const STALE: Duration = Duration::from_secs(4);
+
+fn herd(rig: &Rig, owner: OwnerId, sim: &comfyui_sim::Simulator, forgets: u64) -> (Herd, Arc<Moody>) {
+    let source = Moody::new(rig.source(owner), forgets);
+    let mut options = options(owner);
+    options.timing.stale = STALE;
+    // So long a silent source is waited for.
+    options.timing.source = Duration::from_secs(5);
+    options.timing.transfer = Duration::from_secs(5);
+    let herd = Herd::start(source.clone(), options);
     herd.add(worker(sim));
     (herd, source)
 }
@@ -136,14 +146,13 @@ async fn herd(rig: &Rig, sim: &comfyui_sim::Simulator, forgets: u64) -> (Herd, A
 async fn a_render_goes_on_while_the_source_is_away_and_is_reported_after() {
     for mood in [Mood::Away, Mood::Silent, Mood::Forgetful] {
         let (rig, sim) = (Rig::new().await, sim().await);
-        let (herd, source) = herd(&rig, &sim, 0).await;
+        let (herd, source) = herd(&rig, rig.owner, &sim, 0);
         let ids = [rig.submit(&long(1.0)).await, rig.submit(&picture()).await];
         rig.rendering(&sim, 1).await;
         source.set(mood);
         let client = comfyui::Client::new(&sim.url()).unwrap();
         until("ComfyUI to be done", async || client.queue_remaining().await.unwrap() == 0).await;
-        // Longer than the process may believe in its leases without a beat.
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(STALE + Duration::from_secs(1)).await;
         let later = rig.submit(&picture()).await;
         source.set(Mood::Well);
         for id in ids.into_iter().chain([later]) {
@@ -151,7 +160,7 @@ async fn a_render_goes_on_while_the_source_is_away_and_is_reported_after() {
             assert_eq!((task.attempt, task.losses), (1, 0), "{mood:?}");
         }
         assert_eq!(sim.stats().executions_total, 3, "{mood:?}");
-        herd.stop(Duration::from_secs(5)).await;
+        herd.stop(BOUND).await;
         sim.shutdown().await;
     }
 }
@@ -159,7 +168,7 @@ async fn a_render_goes_on_while_the_source_is_away_and_is_reported_after() {
 #[tokio::test]
 async fn answers_that_are_lost_at_random_lose_and_double_nothing() {
     let (rig, sim) = (Rig::new().await, sim().await);
-    let (herd, _source) = herd(&rig, &sim, 3).await;
+    let (herd, _source) = herd(&rig, rig.owner, &sim, 3);
     let mut ids = Vec::new();
     for _ in 0..12 {
         ids.push(rig.submit(&picture()).await);
@@ -169,26 +178,34 @@ async fn answers_that_are_lost_at_random_lose_and_double_nothing() {
         assert_eq!((task.losses, task.failures), (0, 0));
     }
     assert_eq!(sim.stats().executions_total, 12);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_lost_lease_is_left_alone() {
-    let (rig, sim) = (Rig::new().await, sim().await);
-    let (herd, source) = herd(&rig, &sim, 0).await;
-    let id = rig.submit(&long(3.0)).await;
+    let clock = Arc::new(ManualClock::default());
+    let given: Arc<dyn Clock> = clock.clone();
+    let rig = Rig::with(|options| options.clock = Some(given)).await;
+    let sim = sim().await;
+    // Neither is the process that has the store open: their leases run out.
+    let (first, second) = (OwnerId(uuid::Uuid::new_v4()), OwnerId(uuid::Uuid::new_v4()));
+    let (herd, source) = herd(&rig, first, &sim, 0);
+    let held = hold(&sim);
+    let id = rig.submit(&picture()).await;
     rig.rendering(&sim, 1).await;
     // As if this process were frozen, and another one took worker and task over meanwhile.
     source.set(Mood::Silent);
-    let other = rig.herd(&[&sim]);
+    clock.advance(Duration::from_secs(31));
+    let other = rig.herd_of(second, &[&sim]);
     until("the other to adopt it", async || other.status().counters.adoptions == 1).await;
     source.set(Mood::Well);
     until("the first to know", async || herd.status().counters.leases_lost > 0).await;
+    held.release();
     let task = rig.completed(id).await;
     assert_eq!((task.status, sim.stats().executions_total), (Status::Completed, 1));
-    herd.stop(Duration::from_secs(5)).await;
-    other.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
+    other.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -199,28 +216,30 @@ async fn a_database_that_is_away_for_longer_than_the_leases_costs_no_render() {
         .expect("a cluster");
     let url = cluster.database().await.expect("a database");
     let rig = Rig::on_postgres(&url, |options| {
-        options.policy.lease = Duration::from_secs(4);
-        options.policy.adoption = Duration::from_secs(2);
-        options.settle = Duration::from_secs(6);
+        options.policy.lease = Duration::from_secs(8);
+        options.policy.adoption = Duration::from_secs(4);
+        options.settle = Duration::from_secs(15);
     })
     .await;
     let sims = [sim().await, sim().await];
     let mut herds = Vec::new();
     for owner in rig.owners() {
         let mut options = options(owner);
-        options.timing.stale = Duration::from_millis(2500);
+        options.timing.stale = Duration::from_secs(5);
+        // A question to a database that is gone is not waited for.
+        options.timing.source = Duration::from_secs(5);
         let herd = Herd::start(rig.source(owner), options);
         // Each drives one, and would take over the other's.
         sims.iter().for_each(|sim| assert!(herd.add(worker(sim))));
         herds.push(herd);
     }
-    let mut ids = vec![rig.submit(&long(11.0)).await, rig.submit(&long(11.0)).await];
+    let mut ids = vec![rig.submit(&long(16.0)).await, rig.submit(&long(16.0)).await];
     for sim in &sims {
         rig.rendering(sim, 1).await;
     }
     ids.push(rig.submit(&picture()).await);
     ids.push(rig.submit(&long(2.0)).await);
-    cluster.stop_for(Duration::from_secs(8)).await.expect("stopped and started");
+    cluster.stop_for(Duration::from_secs(13)).await.expect("stopped and started");
     for id in ids {
         let task = rig.completed(id).await;
         assert_eq!((task.losses, task.failures), (0, 0), "{:?}", rig.store.attempts(id).await);
@@ -228,7 +247,7 @@ async fn a_database_that_is_away_for_longer_than_the_leases_costs_no_render() {
     let runs: u64 = sims.iter().map(|sim| sim.stats().executions_total).sum();
     assert_eq!(runs, 4);
     for herd in herds {
-        herd.stop(Duration::from_secs(5)).await;
+        herd.stop(BOUND).await;
     }
     for sim in sims {
         sim.shutdown().await;

@@ -45,6 +45,7 @@ async fn chaos(rig: &Rig, owners: &[OwnerId]) {
         let graph = if n % 3 == 0 { long(0.3) } else { picture() };
         ids.push(rig.submit(&graph).await);
     }
+    let mut kills = 40;
     until("all tasks to end", async || {
         let counts = rig.store.counts(None).await.unwrap();
         if counts.pending + counts.running == 0 {
@@ -52,8 +53,13 @@ async fn chaos(rig: &Rig, owners: &[OwnerId]) {
         }
         rig.store.tidy().await.unwrap();
         tokio::time::sleep(Duration::from_millis(dice.random_range(50..400))).await;
+        // Where a process does not come up between two kills, nothing would ever end.
+        if kills == 0 {
+            return false;
+        }
         let victim = dice.random_range(0..4_usize);
         if let Some(herd) = herds.get_mut(victim) {
+            kills -= 1;
             // Killed, and started again by whoever looks after it.
             *herd = rig.herd_of(owners[victim], &all);
         }
@@ -75,7 +81,7 @@ async fn chaos(rig: &Rig, owners: &[OwnerId]) {
     }
     assert_eq!((runs.len(), runs.values().copied().max()), (ids.len(), Some(1)), "seed {seed}: {runs:?}");
     for herd in herds {
-        herd.stop(Duration::from_secs(10)).await;
+        herd.stop(BOUND).await;
     }
     for sim in sims {
         sim.shutdown().await;

@@ -18,12 +18,25 @@ async fn a_lost_answer_to_the_submission_is_no_second_render() {
         let task = rig.completed(id).await;
         assert_eq!((task.attempt, task.losses), (1, 0), "{:?}", rig.store.attempts(id).await);
     }
-    // Without any answer it may come at any time: it is looked for, given up as a loss, and never sent twice.
-    let slow = sim.faults().add(Fault::slow(Duration::from_secs(3)).on("POST /prompt").times(1));
+    assert_eq!(sim.stats().executions_total, 3);
+    herd.stop(BOUND).await;
+    sim.shutdown().await;
+}
+
+/// Without any answer it may come at any time: it is looked for, given up as a loss, and never sent twice.
+#[tokio::test]
+async fn a_submission_without_an_answer_is_a_loss_and_no_second_render() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd_with(rig.owner, &[&sim], |options, worker| {
+        options.timing.unreachable = Duration::from_secs(3);
+        let client = comfyui::Client::builder(&sim.url()).timeout(Duration::from_secs(10));
+        worker.client = client.build().expect("an address");
+    });
+    let slow = sim.faults().add(Fault::slow(2 * BOUND).on("POST /prompt").times(1));
     let task = rig.completed(rig.submit(&picture()).await).await;
     assert_eq!((task.attempt, task.losses, sim.faults().hits(slow)), (2, 1, 1));
-    assert_eq!(sim.stats().executions_total, 4);
-    herd.stop(Duration::from_secs(5)).await;
+    assert_eq!(sim.stats().executions_total, 1);
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -45,21 +58,23 @@ async fn a_worker_that_takes_no_prompts_rests_and_its_task_ends_with_what_it_ans
     assert!(error.message.contains("403"), "{}", error.message);
     sim.faults().remove(closed);
     rig.completed(rig.submit(&picture()).await).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_mute_websocket_delays_and_loses_nothing() {
     let (rig, sim) = (Rig::new().await, sim().await);
-    let herd = rig.herd(&[&sim]);
+    let herd = rig.herd_with(rig.owner, &[&sim], |_, worker| {
+        worker.session.greeting = Duration::from_secs(1);
+    });
     sim.faults().add(Fault::mute_websocket());
     let ids = [rig.submit(&picture()).await, rig.submit(&long(0.5)).await, rig.submit(&picture()).await];
     for id in ids {
         rig.completed(id).await;
     }
     assert_eq!(sim.stats().executions_total, 3);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -67,7 +82,9 @@ async fn a_mute_websocket_delays_and_loses_nothing() {
 async fn the_tasks_of_a_restarted_comfyui_move_on() {
     let (rig, bad, good) = (Rig::new().await, sim().await, sim().await);
     let herd = rig.herd(&[&bad]);
-    let ids = [rig.submit(&long(5.0)).await, rig.submit(&long(0.3)).await];
+    // It ends with the process in which it hangs.
+    let _held = hold(&bad);
+    let ids = [rig.submit(&picture()).await, rig.submit(&long(0.3)).await];
     rig.rendering(&bad, 1).await;
     herd.add(worker(&good));
     until("the other to be driven", async || herd.status().workers.iter().all(|worker| worker.driven)).await;
@@ -77,7 +94,7 @@ async fn the_tasks_of_a_restarted_comfyui_move_on() {
     }
     let first = rig.task(ids[0]).await;
     assert_eq!((first.losses, first.failures), (1, 0));
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     bad.shutdown().await;
     good.shutdown().await;
 }
@@ -85,8 +102,12 @@ async fn the_tasks_of_a_restarted_comfyui_move_on() {
 #[tokio::test]
 async fn a_crashed_comfyui_gets_nothing_and_its_task_goes_elsewhere() {
     let (rig, bad, good) = (Rig::new().await, sim().await, sim().await);
-    let herd = rig.herd(&[&bad]);
-    let id = rig.submit(&long(2.0)).await;
+    let herd = rig.herd_with(rig.owner, &[&bad], |options, worker| {
+        options.timing.unreachable = Duration::from_secs(3);
+        worker.session.unreachable_after = Duration::from_secs(3);
+    });
+    let _held = hold(&bad);
+    let id = rig.submit(&picture()).await;
     rig.rendering(&bad, 1).await;
     bad.crash().await;
     until("it to be known as unreachable", async || {
@@ -103,7 +124,7 @@ async fn a_crashed_comfyui_gets_nothing_and_its_task_goes_elsewhere() {
         herd.status().workers.iter().all(|worker| worker.report.health == Health::Healthy)
     })
     .await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     bad.shutdown().await;
     good.shutdown().await;
 }
@@ -111,10 +132,9 @@ async fn a_crashed_comfyui_gets_nothing_and_its_task_goes_elsewhere() {
 #[tokio::test]
 async fn a_dead_worker_thread_is_noticed_and_a_restart_heals_it() {
     let (rig, sim) = (Rig::new().await, sim().await);
-    let herd = remuda_runner::Herd::start(rig.source(rig.owner), options(rig.owner));
-    let mut config = worker(&sim);
-    config.session.stalled_after = Duration::from_secs(2);
-    herd.add(config);
+    let herd = rig.herd_with(rig.owner, &[&sim], |_, worker| {
+        worker.session.stalled_after = Duration::from_secs(5);
+    });
     sim.faults().add(Fault::zombie_worker());
     let ids = [rig.submit(&picture()).await, rig.submit(&picture()).await];
     until("it to be known as dead", async || herd.status().workers[0].report.health == Health::Zombie).await;
@@ -124,7 +144,7 @@ async fn a_dead_worker_thread_is_noticed_and_a_restart_heals_it() {
     for id in ids {
         rig.completed(id).await;
     }
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -142,7 +162,7 @@ async fn lack_of_memory_frees_it_and_is_tried_once_more() {
     let id = rig.submit(&picture()).await;
     let task = rig.end_of(id).await;
     assert_eq!((task.status, task.failures), (Status::Failed, 2));
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -159,7 +179,7 @@ async fn an_unhappy_worker_rests() {
     .await;
     let task = rig.completed(id).await;
     assert_eq!(task.losses, 3);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -178,6 +198,6 @@ async fn an_old_comfyui_that_chooses_its_own_ids_is_driven_and_adopted() {
     let id = rig.submit(&picture()).await;
     rig.completed(id).await;
     assert_eq!(sim.stats().executions_total, 2);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }

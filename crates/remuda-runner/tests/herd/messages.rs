@@ -1,7 +1,5 @@
 //! What ComfyUI says of a prompt reaches clients that speak ComfyUI themselves, and what they send reaches ComfyUI.
 
-use std::time::Duration;
-
 use comfyui_sim::Simulator;
 use comfyui_sim::faults::Fault;
 use remuda_core::{Dialect, FailureClass, NewTask, Origin, PromptExtra, Status, TaskId};
@@ -135,7 +133,7 @@ async fn messages_come_in_the_recorded_order_and_again_for_who_comes_late() {
     // Tasks of Remuda's own API have no such readers.
     let (own, said) = run(&rig, &picture(), |_| {}).await;
     assert!(said.is_empty() && !rig.hub.has_messages(own, 1), "{said:?}");
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -164,7 +162,7 @@ async fn pictures_texts_and_odd_numbers_arrive() {
     assert!(text.ends_with(b"half way") && text.starts_with(b"\0\0\0\x013"), "{text:?}");
     let odd = data(&said, "executed").into_iter().find(|data| data["node"] == "4").expect("an output");
     assert!(odd["output"].to_string().contains("null"), "{odd}");
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -173,7 +171,8 @@ async fn after_a_broken_socket_messages_go_on_and_none_comes_twice() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
     until("it to be driven", async || herd.status().workers[0].driven).await;
-    let graph = long(1.5);
+    // Long enough to be connected again before it ends.
+    let graph = long(6.0);
     let broken = async {
         rig.rendering(&sim, 1).await;
         sim.faults().add(Fault::drop_websocket().times(1));
@@ -185,9 +184,9 @@ async fn after_a_broken_socket_messages_go_on_and_none_comes_twice() {
         assert_eq!(kinds.iter().filter(|kind| **kind == once).count(), 1, "{once} in {kinds:?}");
     }
     let steps: Vec<_> = data(&said, "progress").iter().map(|data| data["value"].as_f64()).collect();
-    assert!(steps.is_sorted() && steps.last() == Some(&Some(75.0)), "{steps:?}");
+    assert!(steps.is_sorted() && steps.last() == Some(&Some(300.0)), "{steps:?}");
     assert!(data(&said, "executing").last().expect("an end")["node"].is_null());
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -207,7 +206,7 @@ async fn who_adopts_a_render_goes_on_telling() {
         (kinds[0], kinds.iter().filter(|kind| **kind == "execution_start").count()),
         ("execution_start", 1)
     );
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -244,7 +243,7 @@ async fn what_a_failed_prompt_left_before_is_kept() {
     assert_eq!(result.outputs["3"]["images"][0]["filename"], result.files[0].filename);
     let bytes = rig.files.get(&result.files[0].key.parse().unwrap(), None).await.unwrap();
     assert!(bytes.bytes(1 << 24).await.unwrap().starts_with(b"\x89PNG"));
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -289,8 +288,10 @@ async fn what_the_client_sent_reaches_the_file_and_the_marker_is_ours() {
     let herd = rig.herd(&[&sim]);
     let extra = r#"{"extra_pnginfo": {"workflow": {"seed": 18446744073709551615, "nodes": []}}, "mine": 1e-05,
         "client_id": "forged", "remuda": "forged", "api_key_comfy_org": "comfyui-secret", "preview_method": "none"}"#;
-    let id = rig.submit_with(&long(1.0), with_extra(Some(extra), None)).await;
+    let held = hold(&sim);
+    let id = rig.submit_with(&picture(), with_extra(Some(extra), None)).await;
     let item = running(&sim).await;
+    held.release();
     let shown = json!(item.extra_data);
     assert_eq!((&shown["mine"], &shown["preview_method"]), (&json!(1e-05), &json!("none")));
     assert_eq!(shown["remuda"]["task"], json!(id));
@@ -299,12 +300,14 @@ async fn what_the_client_sent_reaches_the_file_and_the_marker_is_ours() {
     let wanted = b"workflow\0{\"seed\": 18446744073709551615, \"nodes\": []}";
     assert!(file.windows(wanted.len()).any(|bytes| bytes == wanted));
     // What would make ComfyUI's list of jobs fail for everybody does not get there.
+    let held = hold(&sim);
     let id =
-        rig.submit_with(&long(1.0), with_extra(Some(r#"{"extra_pnginfo": "text", "mine": 2}"#), None)).await;
+        rig.submit_with(&picture(), with_extra(Some(r#"{"extra_pnginfo": "text", "mine": 2}"#), None)).await;
     let shown = json!(running(&sim).await.extra_data);
+    held.release();
     assert_eq!((&shown["mine"], shown.get("extra_pnginfo")), (&json!(2), None));
     rig.completed(id).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -318,6 +321,6 @@ async fn only_the_chosen_outputs_run() {
     let id = rig.submit_with(&graph, with_extra(None, Some(&["4"]))).await;
     let files = rig.completed(id).await.result.expect("a result").files;
     assert_eq!(files.iter().map(|file| file.node_id.as_str()).collect::<Vec<_>>(), ["4"]);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }

@@ -1,9 +1,10 @@
-//! What the tests share: a store, files, simulators, and herds with short patience.
+//! What the tests share: a store, files, simulators, and herds with short pauses and long patience.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use comfyui::{Client, SessionOptions};
+use comfyui_sim::faults::{Fault, FaultId};
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{NewTask, OwnerId, Status, Task, TaskId, WorkerId, WorkerSpec};
 use remuda_files::{Files, Location};
@@ -14,8 +15,11 @@ use remuda_store::{Options, PostgresStore, SqliteStore, Store};
 use remuda_testbed::wait;
 use serde_json::{Value, json};
 
-/// Generous, because CI machines are slow, and a hang is for ever.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+/// Generous, because machines can be slow and busy, and a hang is for ever.
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
+
+/// Never reached by what goes well, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One installation.
 pub(crate) struct Rig {
@@ -77,9 +81,22 @@ impl Rig {
     }
 
     pub(crate) fn herd_of(&self, owner: OwnerId, sims: &[&Simulator]) -> Herd {
-        let herd = Herd::start(self.source(owner), options(owner));
-        for sim in sims {
-            assert!(herd.add(worker(sim)));
+        self.herd_with(owner, sims, |_, _| {})
+    }
+
+    /// One with other patience: that of the herd, and that of its workers.
+    pub(crate) fn herd_with(
+        &self,
+        owner: OwnerId,
+        sims: &[&Simulator],
+        change: impl Fn(&mut HerdOptions, &mut WorkerConfig),
+    ) -> Herd {
+        let mut options = options(owner);
+        let mut workers: Vec<_> = sims.iter().map(|sim| worker(sim)).collect();
+        workers.iter_mut().for_each(|worker| change(&mut options, worker));
+        let herd = Herd::start(self.source(owner), options);
+        for worker in workers {
+            assert!(herd.add(worker));
         }
         herd
     }
@@ -148,41 +165,40 @@ fn store_options(owner: OwnerId) -> Options {
     options
 }
 
-/// Seconds instead of minutes.
+/// Short pauses and long patience: a test about something that is given up asks for less of it.
 pub(crate) fn options(owner: OwnerId) -> HerdOptions {
     let mut options = HerdOptions::new(owner);
     options.timing = Timing {
         beat: Duration::from_millis(500),
         beat_retry: Duration::from_millis(100),
-        stale: Duration::from_secs(4),
+        stale: Duration::from_secs(20),
         claim: Duration::from_secs(2),
-        source: Duration::from_secs(5),
-        transfer: Duration::from_secs(2),
+        source: PATIENCE,
+        transfer: PATIENCE,
         retry: Duration::from_millis(200),
         probe: Duration::from_millis(300),
         sweep: Duration::from_millis(500),
         second_look: Duration::from_millis(100),
-        unreachable: Duration::from_secs(3),
-        stopping: Duration::from_secs(2),
-        stop_patience: Duration::from_secs(5),
-        delivery_patience: Duration::from_secs(5),
+        unreachable: PATIENCE,
+        stopping: PATIENCE,
+        stop_patience: PATIENCE,
+        delivery_patience: PATIENCE,
     };
-    options.quarantine = QuarantineRules { rest: Duration::from_secs(1), ..QuarantineRules::default() };
+    options.quarantine = QuarantineRules { rest: Duration::from_secs(5), ..QuarantineRules::default() };
     options
 }
 
-/// The defaults scaled down, so that bounds of a minute become bounds of a second or two.
+/// Looks often, and believes only after a long time that something is dead.
 pub(crate) fn brisk() -> SessionOptions {
     SessionOptions {
         survey: Duration::from_millis(500),
         survey_blind: Duration::from_millis(100),
-        look_timeout: Duration::from_secs(1),
-        worker_dead_after: Duration::from_millis(800),
-        stalled_after: Duration::from_secs(120),
-        unreachable_after: Duration::from_secs(3),
-        greeting: Duration::from_millis(500),
-        ping: Duration::from_millis(300),
-        silence: Duration::from_millis(900),
+        look_timeout: PATIENCE,
+        worker_dead_after: PATIENCE,
+        stalled_after: 2 * BOUND,
+        unreachable_after: PATIENCE,
+        greeting: PATIENCE,
+        silence: PATIENCE,
         longest_backoff: Duration::from_millis(200),
         ..SessionOptions::default()
     }
@@ -196,7 +212,7 @@ pub(crate) fn worker(sim: &Simulator) -> WorkerConfig {
         name: None,
         labels: std::collections::BTreeSet::new(),
     };
-    let client = Client::builder(&url).timeout(Duration::from_secs(2)).build().expect("an address");
+    let client = Client::builder(&url).timeout(PATIENCE).build().expect("an address");
     WorkerConfig { session: brisk(), ..WorkerConfig::new(spec, client) }
 }
 
@@ -221,12 +237,34 @@ pub(crate) fn picture() -> Value {
     })
 }
 
-/// Works for about so long, can be stopped on the way, and saves.
+/// Longer than any test.
+pub(crate) fn endless() -> Value {
+    long(1800.0)
+}
+
+/// Works for at least so long, can be stopped on the way, and saves.
 pub(crate) fn long(seconds: f64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "long"}},
     })
+}
+
+/// A prompt that stays at its first node until it is released, or its ComfyUI restarts.
+pub(crate) struct Held<'a> {
+    sim: &'a Simulator,
+    fault: FaultId,
+}
+
+/// Holds the next prompt that this ComfyUI begins.
+pub(crate) fn hold(sim: &Simulator) -> Held<'_> {
+    Held { sim, fault: sim.faults().add(Fault::stuck_node().times(1)) }
+}
+
+impl Held<'_> {
+    pub(crate) fn release(self) {
+        self.sim.faults().remove(self.fault);
+    }
 }
 
 /// Waits until something is so.

@@ -16,7 +16,7 @@ async fn queue_of(sim: &comfyui_sim::Simulator) -> comfyui::Queue {
 async fn a_timeout_stops_that_prompt_and_no_other() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
-    let id = rig.submit_with(&long(60.0), |new| new.timeout_s = 1).await;
+    let id = rig.submit_with(&endless(), |new| new.timeout_s = 1).await;
     rig.rendering(&sim, 1).await;
     let foreign = submit_directly(&sim, &long(1.0), None).await;
     let task = rig.end_of(id).await;
@@ -28,7 +28,7 @@ async fn a_timeout_stops_that_prompt_and_no_other() {
     })
     .await;
     assert_eq!(sim.stats().executions_total, 2);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -37,10 +37,10 @@ async fn a_deadline_stops_it_too() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
     let soon = remuda_core::Timestamp::now() + Duration::from_secs(2);
-    let id = rig.submit_with(&long(60.0), |new| new.deadline = Some(soon)).await;
+    let id = rig.submit_with(&endless(), |new| new.deadline = Some(soon)).await;
     assert_eq!(rig.end_of(id).await.error.unwrap().class, FailureClass::Timeout);
     assert!(queue_of(&sim).await.running.is_empty());
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -48,9 +48,9 @@ async fn a_deadline_stops_it_too() {
 async fn cancelling_stops_exactly_that_prompt_wherever_it_is() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
-    let running = rig.submit(&long(60.0)).await;
+    let running = rig.submit(&endless()).await;
     rig.rendering(&sim, 1).await;
-    let ahead = rig.submit(&long(60.0)).await;
+    let ahead = rig.submit(&endless()).await;
     until("one to wait at ComfyUI", async || queue_of(&sim).await.pending.len() == 1).await;
     let waiting = rig.submit(&long(0.2)).await;
     let last = rig.submit(&picture()).await;
@@ -65,7 +65,7 @@ async fn cancelling_stops_exactly_that_prompt_wherever_it_is() {
     rig.completed(last).await;
     assert_eq!(sim.stats().executions_total, 2);
     assert_eq!(rig.store.attempts(running).await.unwrap()[0].outcome, Some(AttemptOutcome::Cancelled));
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -73,7 +73,7 @@ async fn cancelling_stops_exactly_that_prompt_wherever_it_is() {
 async fn what_was_sent_ahead_goes_to_a_worker_that_becomes_idle() {
     let (rig, busy, idle) = (Rig::new().await, sim().await, sim().await);
     let herd = rig.herd(&[&busy]);
-    let long_one = rig.submit(&long(60.0)).await;
+    let long_one = rig.submit(&endless()).await;
     rig.rendering(&busy, 1).await;
     let next = rig.submit(&picture()).await;
     until("the next to wait at ComfyUI", async || queue_of(&busy).await.pending.len() == 1).await;
@@ -86,7 +86,7 @@ async fn what_was_sent_ahead_goes_to_a_worker_that_becomes_idle() {
     assert_eq!((busy.stats().executions_total, idle.stats().executions_total), (1, 1));
     rig.store.cancel(long_one).await.unwrap();
     rig.end_of(long_one).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     busy.shutdown().await;
     idle.shutdown().await;
 }
@@ -99,7 +99,7 @@ async fn a_prompt_that_nobody_answers_for_is_stopped_and_others_are_not() {
     rig.completed(rig.submit(&picture()).await).await;
     let foreign = submit_directly(&sim, &long(2.0), Some(json!({"installation": uuid::Uuid::new_v4(), "task": uuid::Uuid::new_v4(), "attempt": 1, "fence": 1}))).await;
     let late = json!({"installation": installation, "task": uuid::Uuid::new_v4(), "attempt": 1, "fence": 3});
-    let late = submit_directly(&sim, &long(60.0), Some(late)).await;
+    let late = submit_directly(&sim, &endless(), Some(late)).await;
     until("it to be swept away", async || {
         let queue = queue_of(&sim).await;
         !queue.running.iter().chain(&queue.pending).any(|item| item.prompt_id == late)
@@ -112,7 +112,7 @@ async fn a_prompt_that_nobody_answers_for_is_stopped_and_others_are_not() {
     })
     .await;
     rig.completed(rig.submit(&picture()).await).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -120,12 +120,17 @@ async fn a_prompt_that_nobody_answers_for_is_stopped_and_others_are_not() {
 async fn a_drain_finishes_what_runs_and_gives_back_what_did_not_begin() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
-    let running = rig.submit(&long(1.5)).await;
+    let held = hold(&sim);
+    let running = rig.submit(&picture()).await;
     rig.rendering(&sim, 1).await;
     let ahead = rig.submit(&picture()).await;
     until("the next to wait at ComfyUI", async || queue_of(&sim).await.pending.len() == 1).await;
     let waiting = rig.submit(&picture()).await;
-    herd.stop(Duration::from_secs(20)).await;
+    let given_back = async {
+        until("the next to be taken out", async || queue_of(&sim).await.pending.is_empty()).await;
+        held.release();
+    };
+    tokio::join!(herd.stop(BOUND), given_back);
     assert_eq!(rig.task(running).await.status, Status::Completed);
     for id in [ahead, waiting] {
         assert_eq!(rig.task(id).await.status, Status::Pending);
@@ -135,7 +140,7 @@ async fn a_drain_finishes_what_runs_and_gives_back_what_did_not_begin() {
     for id in [ahead, waiting] {
         rig.completed(id).await;
     }
-    again.stop(Duration::from_secs(5)).await;
+    again.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -143,22 +148,27 @@ async fn a_drain_finishes_what_runs_and_gives_back_what_did_not_begin() {
 async fn a_drain_that_is_too_short_leaves_the_render_to_be_adopted() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
-    let id = rig.submit(&long(2.5)).await;
+    let held = hold(&sim);
+    let id = rig.submit(&picture()).await;
     rig.rendering(&sim, 1).await;
     herd.stop(Duration::from_millis(100)).await;
     assert_eq!(rig.task(id).await.status, Status::Running);
     assert_eq!(queue_of(&sim).await.running.len(), 1, "it was not cancelled");
     let again = rig.herd(&[&sim]);
+    held.release();
     rig.completed(id).await;
     assert_eq!(sim.stats().executions_total, 1);
-    again.stop(Duration::from_secs(5)).await;
+    again.stop(BOUND).await;
     sim.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_prompt_that_does_not_stop_makes_its_worker_wait_and_not_its_task() {
     let (rig, sim) = (Rig::new().await, sim().await);
-    let herd = rig.herd(&[&sim]);
+    let herd = rig.herd_with(rig.owner, &[&sim], |options, _| {
+        options.timing.stopping = Duration::from_secs(1);
+        options.timing.stop_patience = Duration::from_secs(2);
+    });
     let stuck = sim.faults().add(Fault::stuck_node().times(1));
     let id = rig.submit_with(&picture(), |new| new.timeout_s = 1).await;
     assert_eq!(rig.end_of(id).await.error.unwrap().class, FailureClass::Timeout);
@@ -169,7 +179,7 @@ async fn a_prompt_that_does_not_stop_makes_its_worker_wait_and_not_its_task() {
     let next = rig.submit(&picture()).await;
     sim.faults().remove(stuck);
     rig.completed(next).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -177,19 +187,21 @@ async fn a_prompt_that_does_not_stop_makes_its_worker_wait_and_not_its_task() {
 async fn of_a_prompt_that_is_in_the_queue_twice_one_is_taken_out() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
-    let id = rig.submit(&long(3.0)).await;
+    let held = hold(&sim);
+    let id = rig.submit(&picture()).await;
     rig.rendering(&sim, 1).await;
     // The submission of a frozen owner arrives late, under the same id.
     let lease = rig.store.lease(id).await.unwrap().unwrap();
     let mark = json!({"installation": rig.store.installation().await.unwrap().id, "task": id, "attempt": 1, "fence": 0});
-    let late = comfyui::PromptRequest::new(comfyui::Workflow::parse(long(60.0).to_string()).unwrap())
+    let late = comfyui::PromptRequest::new(comfyui::Workflow::parse(endless().to_string()).unwrap())
         .with_id(lease.prompt_id)
         .extra("remuda", mark);
     comfyui::Client::new(&sim.url()).unwrap().submit(&late).await.unwrap();
     until("it to be taken out", async || queue_of(&sim).await.pending.is_empty()).await;
+    held.release();
     rig.completed(id).await;
     assert_eq!((sim.stats().executions_total, herd.status().counters.late_prompts_stopped), (1, 1));
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -211,6 +223,6 @@ async fn a_result_that_cannot_be_stored_is_kept_for_a_while_and_the_worker_goes_
         assert_eq!((task.attempt, task.result.unwrap().files.len()), (1, 1), "{attempts:?}");
     }
     assert_eq!(sim.stats().executions_total, 3);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }

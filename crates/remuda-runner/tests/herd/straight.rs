@@ -1,11 +1,10 @@
 //! The straight way: claim, place, submit, watch, collect, report.
 
-use std::time::Duration;
-
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{FailureClass, Placement, Sha256, Status};
 use remuda_runner::frames::FrameKind;
 use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
 
 use super::rig::*;
 
@@ -32,7 +31,7 @@ async fn a_task_is_rendered_once_and_its_picture_delivered() {
             .unwrap()
             .starts_with(&format!("remuda/{id}/pictures"))
     );
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     let workers = rig.store.workers().await.unwrap();
     assert_eq!(workers.len(), 1);
     assert!(workers[0].report.object_info.is_some() && workers[0].report.identity.is_some());
@@ -79,7 +78,7 @@ async fn inputs_are_placed_and_the_graph_names_them() {
         .filter(|name| !name.starts_with("identity"))
         .collect();
     assert_eq!(placed, [name], "under one name, used by all");
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -122,7 +121,7 @@ async fn outputs_of_every_kind_are_delivered_with_their_hashes() {
             rig.files.get(&file.key.parse().unwrap(), None).await.unwrap().bytes(1 << 24).await.unwrap();
         assert_eq!((file.n as usize, file.sha256, file.size), (n, Sha256::of(&bytes), bytes.len() as i64));
     }
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -134,10 +133,16 @@ async fn progress_and_previews_are_seen_while_it_renders() {
     new.workflow_id = Some("watched".into());
     let (_, mut frames) = rig.hub.subscribe(new.id);
     let id = new.id;
+    let since = std::time::Instant::now();
     rig.store.submit(new).await.unwrap();
     let (mut progress, mut previews) = (Vec::new(), 0);
     // The end of the task is the end of the channel.
-    while let Ok(frame) = tokio::time::timeout(BOUND, frames.recv()).await.unwrap() {
+    loop {
+        let frame = match tokio::time::timeout(BOUND, frames.recv()).await.unwrap() {
+            Ok(frame) => frame,
+            Err(RecvError::Lagged(_)) => continue,
+            Err(RecvError::Closed) => break,
+        };
         match frame.what {
             FrameKind::Progress { fraction, .. } => progress.push(fraction),
             FrameKind::Message { .. } | FrameKind::Binary { .. } => panic!("nobody asked for these"),
@@ -148,9 +153,11 @@ async fn progress_and_previews_are_seen_while_it_renders() {
         }
     }
     assert!(progress.is_sorted() && progress.len() > 3, "{progress:?}");
-    assert!((1..=10).contains(&previews), "{previews} previews in about a second");
+    // The render makes fifty of them; at most four in a second are passed on.
+    let most = 1 + since.elapsed().as_millis() / 250;
+    assert!((1..=most).contains(&previews), "{previews} previews instead of {most}");
     rig.completed(id).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -158,9 +165,10 @@ async fn progress_and_previews_are_seen_while_it_renders() {
 async fn the_next_prompt_waits_in_comfyuis_queue_while_one_renders() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd(&[&sim]);
+    let held = hold(&sim);
     let mut ids = Vec::new();
     for _ in 0..4 {
-        ids.push(rig.submit(&long(0.6)).await);
+        ids.push(rig.submit(&picture()).await);
     }
     let client = comfyui::Client::new(&sim.url()).unwrap();
     until("one to render and one to wait", async || {
@@ -168,11 +176,12 @@ async fn the_next_prompt_waits_in_comfyuis_queue_while_one_renders() {
         queue.running.len() == 1 && queue.pending.len() == 1
     })
     .await;
+    held.release();
     for id in ids {
         rig.completed(id).await;
     }
     assert_eq!(sim.stats().executions_total, 4);
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -193,7 +202,7 @@ async fn what_comfyui_refuses_fails_once_with_its_words_and_what_kills_is_never_
     assert_eq!((error.class, error.node_id.as_deref()), (FailureClass::Validation, Some("1")));
     assert_eq!(sim.stats().executions_total, 0);
     rig.submit(&picture()).await;
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     sim.shutdown().await;
 }
 
@@ -224,7 +233,7 @@ async fn a_task_finds_the_one_worker_that_has_its_model() {
     let known =
         async || rig.store.workers().await.unwrap().iter().all(|known| known.report.object_info.is_some());
     until("both to be known", async || rig.store.workers().await.unwrap().len() == 2 && known().await).await;
-    away.stop(Duration::from_secs(5)).await;
+    away.stop(BOUND).await;
     let id = rig.submit(&rare()).await;
     let waiting =
         rig.until(id, "to be given back", |task| task.attempt == 1 && task.status == Status::Pending).await;
@@ -233,7 +242,7 @@ async fn a_task_finds_the_one_worker_that_has_its_model() {
     let task = rig.completed(id).await;
     assert_eq!((task.attempt, task.worker), (2, Some(worker_id(&rich))));
     assert_eq!((poor.stats().executions_total, task.failures, task.losses), (0, 0, 0));
-    herd.stop(Duration::from_secs(5)).await;
+    herd.stop(BOUND).await;
     poor.shutdown().await;
     rich.shutdown().await;
 }

@@ -1,7 +1,5 @@
 //! The same work is delivered more than once: it is rendered once.
 
-use std::time::Duration;
-
 use comfyui::{PromptRequest, Whereabouts, Workflow};
 use comfyui_sim::Simulator;
 use remuda_runner::source::journal::{Job, Over};
@@ -27,10 +25,13 @@ async fn a_delivery_of_what_runs_here_gets_its_end() {
     let (mut rig, sim) = (Rig::new(), sim().await);
     rig.slots = 2;
     let process = rig.start(&[&sim]).await;
-    let first = job("twice", &long(1.0));
+    let held = hold(&sim);
+    let first = job("twice", &picture());
     rig.boss.give(&first);
     rendering(&sim, 1).await;
     rig.boss.give(&again(&first, 1));
+    until("it to be delivered again", async || rig.boss.waiting() == 0).await;
+    held.release();
     let reports = rig.boss.heard(1).await;
     assert_eq!(
         (reports[0].0.attempt, &reports[0].0.cookie["attempt"]),
@@ -59,7 +60,7 @@ async fn a_delivery_of_what_ended_well_is_answered_at_once() {
     let names =
         |n: usize| result(&reports[n].1).files.iter().map(|file| file.filename.clone()).collect::<Vec<_>>();
     assert_eq!(names(0), names(1));
-    assert!(rig.journal().is_empty());
+    until("the journal to be empty", async || rig.journal().is_empty()).await;
     process.kill();
     sim.shutdown().await;
 }
@@ -67,12 +68,15 @@ async fn a_delivery_of_what_ended_well_is_answered_at_once() {
 #[tokio::test]
 async fn what_runs_at_one_of_two_is_adopted_there() {
     let (rig, one, two) = (Rig::new(), sim().await, sim().await);
-    let graph = long(1.5);
+    let held = hold(&two);
+    let graph = picture();
     let job = again(&job("elsewhere", &graph), 1);
     sent_before(&two, &job, &graph).await;
     rendering(&two, 1).await;
     let process = rig.start(&[&one, &two]).await;
     rig.boss.give(&job);
+    until("it to be found", async || !rig.boss.begun().is_empty()).await;
+    held.release();
     let (of, ending) = rig.boss.heard(1).await.remove(0);
     assert_eq!(of.sent_as, Some(job.prompt_id));
     assert_eq!(result(&ending).files.len(), 1);
@@ -104,9 +108,9 @@ async fn what_ended_well_before_is_reported_without_another_render() {
 async fn what_ended_badly_before_is_rendered_under_the_second_id() {
     let (rig, sim) = (Rig::new(), sim().await);
     let job = again(&job("bad", &picture()), 1);
-    let client = sent_before(&sim, &job, &long(60.0)).await;
+    let client = sent_before(&sim, &job, &endless()).await;
     rendering(&sim, 1).await;
-    client.cancel(&job.prompt_id.into(), Duration::from_secs(10)).await.unwrap();
+    client.cancel(&job.prompt_id.into(), BOUND).await.unwrap();
     ended(&client, &job).await;
     let process = rig.start(&[&sim]).await;
     rig.boss.give(&job);
@@ -122,18 +126,21 @@ async fn what_ended_badly_before_is_rendered_under_the_second_id() {
 #[tokio::test]
 async fn what_runs_under_the_second_id_of_the_delivery_before_is_adopted() {
     let (rig, sim) = (Rig::new(), sim().await);
-    let graph = long(1.5);
+    let graph = picture();
     let first = job("third", &graph);
     // Another process had the first two deliveries: one was stopped, the other runs under its second id.
-    let client = sent_before(&sim, &first, &long(60.0)).await;
+    let client = sent_before(&sim, &first, &endless()).await;
     rendering(&sim, 1).await;
-    client.cancel(&first.prompt_id.into(), Duration::from_secs(10)).await.unwrap();
+    client.cancel(&first.prompt_id.into(), BOUND).await.unwrap();
     ended(&client, &first).await;
     let second = again(&first, 1);
+    let held = hold(&sim);
     sent_before(&sim, &Job { prompt_id: second.second_prompt_id, ..second.clone() }, &graph).await;
     rendering(&sim, 2).await;
     let process = rig.start(&[&sim]).await;
     rig.boss.give(&Job { earlier: vec![(1, second.second_prompt_id)], ..again(&first, 2) });
+    until("it to be found", async || !rig.boss.begun().is_empty()).await;
+    held.release();
     let (of, ending) = rig.boss.heard(1).await.remove(0);
     assert_eq!((of.attempt, of.sent_as), (2, Some(second.second_prompt_id)));
     assert_eq!(result(&ending).files.len(), 1);
@@ -167,7 +174,7 @@ async fn what_is_nowhere_is_sent_under_the_first_id_once_everybody_was_asked() {
 async fn a_retry_that_comes_before_the_report_is_answered_is_a_job_of_its_own() {
     let (rig, sim) = (Rig::new(), sim().await);
     let process = rig.start(&[&sim]).await;
-    let mut first = job("slow", &long(60.0));
+    let mut first = job("slow", &endless());
     first.timeout_s = Some(1);
     let mut second = again(&first, 1);
     second.timeout_s = None;

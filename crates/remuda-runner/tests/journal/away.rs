@@ -31,7 +31,7 @@ async fn what_is_not_heard_before_the_end_is_counted_and_stays() {
     rig.boss.away(true);
     rig.boss.give(&job("kept", &picture()));
     until("its end to be kept", async || process.source.counts() == (0, 1)).await;
-    process.herd.stop(Duration::from_secs(5)).await;
+    process.herd.stop(BOUND).await;
     assert_eq!(process.source.close(Duration::from_millis(100)).await, 1);
     assert_eq!(rig.journal().len(), 1);
     sim.shutdown().await;

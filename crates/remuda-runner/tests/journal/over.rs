@@ -1,7 +1,5 @@
 //! A job is not wanted any more, or not from this process.
 
-use std::time::Duration;
-
 use comfyui::{Outcome, Whereabouts};
 use remuda_runner::source::journal::{JobEnding, Over};
 
@@ -18,13 +16,13 @@ fn called_off(ending: &JobEnding) -> (&str, bool) {
 async fn what_nobody_wants_is_cancelled_and_not_reported() {
     let (rig, sim) = (Rig::new(), sim().await);
     let process = rig.start(&[&sim]).await;
-    rig.boss.give(&job("unwanted", &long(60.0)));
+    rig.boss.give(&job("unwanted", &endless()));
     rendering(&sim, 1).await;
     rig.boss.say("unwanted", Over::Unwanted("the run was stopped".to_owned()));
     let client = comfyui::Client::new(&sim.url()).unwrap();
     until("ComfyUI to be free", async || client.queue_remaining().await.unwrap() == 0).await;
     until("it to be forgotten", async || process.source.counts() == (0, 0)).await;
-    assert!(rig.journal().is_empty());
+    until("its file to go", async || rig.journal().is_empty()).await;
     rig.boss.give(&job("next", &picture()));
     let reports = rig.boss.heard(1).await;
     assert_eq!((reports.len(), reports[0].0.key.as_str()), (1, "next"));
@@ -37,11 +35,13 @@ async fn a_delivery_after_the_cancellation_is_rendered_anew() {
     let (mut rig, sim) = (Rig::new(), sim().await);
     rig.slots = 2;
     let process = rig.start(&[&sim]).await;
-    let first = job("back", &long(1.0));
+    let held = hold(&sim);
+    let first = job("back", &long(2.0));
     rig.boss.give(&first);
     rendering(&sim, 1).await;
     rig.boss.say("back", Over::Unwanted("a mistake".to_owned()));
     until("it to be heard", async || rig.boss.has_said("back")).await;
+    held.release();
     rig.boss.give(&again(&first, 1));
     let reports = rig.boss.heard(1).await;
     assert_eq!((reports[0].0.attempt, reports[0].0.sent_as), (1, Some(reports[0].0.second_prompt_id)));
@@ -55,13 +55,16 @@ async fn a_delivery_after_the_cancellation_is_rendered_anew() {
 async fn what_timed_out_renders_on_for_its_next_delivery() {
     let (rig, sim) = (Rig::new(), sim().await);
     let process = rig.start(&[&sim]).await;
-    let first = job("slow", &long(1.5));
+    let held = hold(&sim);
+    let first = job("slow", &picture());
     rig.boss.give(&first);
     rendering(&sim, 1).await;
     assert_eq!(rig.boss.asking(), 0, "the slot is taken");
     rig.boss.say("slow", Over::Superseded);
     until("the slot to be free", async || rig.boss.asking() == 1).await;
     rig.boss.give(&again(&first, 1));
+    until("it to be delivered again", async || rig.boss.waiting() == 0).await;
+    held.release();
     let reports = rig.boss.heard(1).await;
     assert_eq!(reports[0].0.attempt, 1);
     result(&reports[0].1);
@@ -74,12 +77,15 @@ async fn what_timed_out_renders_on_for_its_next_delivery() {
 async fn what_ended_after_its_time_waits_for_its_next_delivery() {
     let (rig, sim) = (Rig::new(), sim().await);
     let process = rig.start(&[&sim]).await;
-    let first = job("slow", &long(0.8));
+    let held = hold(&sim);
+    let first = job("slow", &picture());
     rig.boss.give(&first);
     rendering(&sim, 1).await;
     rig.boss.say("slow", Over::Superseded);
     // Another job uses the slot meanwhile, and waits behind it at ComfyUI.
     rig.boss.give(&job("other", &picture()));
+    until("the slot to be used", async || rig.boss.waiting() == 0).await;
+    held.release();
     let reports = rig.boss.heard(1).await;
     assert_eq!(reports[0].0.key, "other", "the late end is not said to a delivery that is over");
     until("it to end", async || process.source.counts() == (0, 0)).await;
@@ -96,12 +102,14 @@ async fn what_ended_after_its_time_waits_for_its_next_delivery() {
 async fn what_somebody_else_has_is_let_go_of_and_renders_on() {
     let (rig, sim) = (Rig::new(), sim().await);
     let process = rig.start(&[&sim]).await;
-    let job = job("theirs", &long(2.5));
+    let held = hold(&sim);
+    let job = job("theirs", &picture());
     rig.boss.give(&job);
     rendering(&sim, 1).await;
     rig.boss.say("theirs", Over::Elsewhere);
     until("it to be let go of", async || process.source.counts() == (0, 0) && rig.journal().is_empty()).await;
     until("its runner to know", async || process.herd.status().workers[0].leases.is_empty()).await;
+    held.release();
     let client = comfyui::Client::new(&sim.url()).unwrap();
     let mut end = None;
     until("the prompt to end", async || match client.find(&job.prompt_id.into()).await.unwrap() {
@@ -124,9 +132,9 @@ async fn when_the_process_stops_its_prompts_are_called_off() {
     let (mut rig, sim) = (Rig::new(), sim().await);
     rig.slots = 2;
     let process = rig.start(&[&sim]).await;
-    rig.boss.give(&job("first", &long(60.0)));
+    rig.boss.give(&job("first", &endless()));
     rendering(&sim, 1).await;
-    rig.boss.give(&job("second", &long(60.0)));
+    rig.boss.give(&job("second", &endless()));
     let client = comfyui::Client::new(&sim.url()).unwrap();
     until("the second to wait there", async || client.queue_remaining().await.unwrap() == 2).await;
     process.source.call_off("the machine goes down");
@@ -147,17 +155,22 @@ async fn a_herd_that_stops_gives_back_what_has_not_begun() {
     let (mut rig, sim) = (Rig::new(), sim().await);
     rig.slots = 2;
     let process = rig.start(&[&sim]).await;
-    rig.boss.give(&job("first", &long(2.0)));
+    let held = hold(&sim);
+    rig.boss.give(&job("first", &picture()));
     rendering(&sim, 1).await;
-    rig.boss.give(&job("second", &long(60.0)));
+    rig.boss.give(&job("second", &endless()));
     let client = comfyui::Client::new(&sim.url()).unwrap();
     until("the second to wait there", async || client.queue_remaining().await.unwrap() == 2).await;
-    process.herd.stop(Duration::from_secs(20)).await;
+    let given_back = async {
+        until("the second to be taken out", async || client.queue_remaining().await.unwrap() == 1).await;
+        held.release();
+    };
+    tokio::join!(process.herd.stop(BOUND), given_back);
     let reports = rig.boss.heard(2).await;
     let of = |key: &str| &reports.iter().find(|(job, _)| job.key == key).unwrap().1;
     assert!(called_off(of("second")).1, "it may be tried elsewhere");
     result(of("first"));
-    assert_eq!(process.source.close(Duration::from_secs(5)).await, 0);
+    assert_eq!(process.source.close(BOUND).await, 0);
     assert_eq!(sim.stats().executions_total, 1);
     sim.shutdown().await;
 }
@@ -169,7 +182,7 @@ async fn what_waits_behind_a_render_goes_to_a_worker_that_is_idle() {
     let process = rig.start(&[&one, &two]).await;
     process.herd.remove(&worker_id(&two));
     until("the second to be let go of", async || process.herd.status().workers.len() == 1).await;
-    rig.boss.give(&job("first", &long(60.0)));
+    rig.boss.give(&job("first", &endless()));
     rendering(&one, 1).await;
     rig.boss.give(&job("second", &picture()));
     let client = comfyui::Client::new(&one.url()).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests share: an employer made of channels, simulators, and herds with short patience.
+//! What the tests share: an employer made of channels, simulators, and herds with short pauses and long patience.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use comfyui::{Client, SessionOptions};
+use comfyui_sim::faults::{Fault, FaultId};
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::transition::Ending;
 use remuda_core::{OwnerId, TaskResult, WorkerId, WorkerSpec};
@@ -22,8 +23,11 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// Generous, because CI machines are slow, and a hang is for ever.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+/// Generous, because machines can be slow and busy, and a hang is for ever.
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
+
+/// Never reached by what goes well, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Somebody with work.
 #[derive(Debug, Default)]
@@ -280,8 +284,8 @@ impl Process {
 
     /// Ends it well; how many reports were not heard.
     pub(crate) async fn stop(self) -> usize {
-        self.herd.stop(Duration::from_secs(5)).await;
-        self.source.close(Duration::from_secs(5)).await
+        self.herd.stop(BOUND).await;
+        self.source.close(BOUND).await
     }
 }
 
@@ -290,18 +294,18 @@ fn options(owner: OwnerId) -> HerdOptions {
     options.timing = Timing {
         beat: Duration::from_millis(500),
         beat_retry: Duration::from_millis(100),
-        stale: Duration::from_secs(4),
+        stale: Duration::from_secs(20),
         claim: Duration::from_secs(2),
-        source: Duration::from_secs(5),
-        transfer: Duration::from_secs(2),
+        source: PATIENCE,
+        transfer: PATIENCE,
         retry: Duration::from_millis(200),
         probe: Duration::from_millis(300),
         sweep: Duration::from_millis(500),
         second_look: Duration::from_millis(100),
-        unreachable: Duration::from_secs(3),
-        stopping: Duration::from_secs(2),
-        stop_patience: Duration::from_secs(5),
-        delivery_patience: Duration::from_secs(5),
+        unreachable: PATIENCE,
+        stopping: PATIENCE,
+        stop_patience: PATIENCE,
+        delivery_patience: PATIENCE,
     };
     options
 }
@@ -314,11 +318,14 @@ pub(crate) fn worker(sim: &Simulator) -> WorkerConfig {
         name: None,
         labels: std::collections::BTreeSet::new(),
     };
-    let client = Client::builder(&url).timeout(Duration::from_secs(2)).build().expect("an address");
+    let client = Client::builder(&url).timeout(PATIENCE).build().expect("an address");
     let session = SessionOptions {
         survey: Duration::from_millis(500),
         survey_blind: Duration::from_millis(100),
-        unreachable_after: Duration::from_secs(3),
+        look_timeout: PATIENCE,
+        worker_dead_after: PATIENCE,
+        greeting: PATIENCE,
+        silence: PATIENCE,
         longest_backoff: Duration::from_millis(200),
         ..SessionOptions::default()
     };
@@ -338,6 +345,23 @@ pub(crate) async fn rendering(sim: &Simulator, prompts: u64) {
     until("a render to begin", async || sim.stats().executions_total >= prompts).await;
 }
 
+/// A prompt that stays at its first node until it is released, or its ComfyUI restarts.
+pub(crate) struct Held<'a> {
+    sim: &'a Simulator,
+    fault: FaultId,
+}
+
+/// Holds the next prompt that this ComfyUI begins.
+pub(crate) fn hold(sim: &Simulator) -> Held<'_> {
+    Held { sim, fault: sim.faults().add(Fault::stuck_node().times(1)) }
+}
+
+impl Held<'_> {
+    pub(crate) fn release(self) {
+        self.sim.faults().remove(self.fault);
+    }
+}
+
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
     wait::until(what, BOUND, async || look().await.then_some(())).await.expect("in time");
@@ -355,7 +379,12 @@ pub(crate) fn picture() -> Value {
     })
 }
 
-/// Works for about so long, can be stopped on the way, and saves.
+/// Longer than any test.
+pub(crate) fn endless() -> Value {
+    long(1800.0)
+}
+
+/// Works for at least so long, can be stopped on the way, and saves.
 pub(crate) fn long(seconds: f64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},

@@ -104,13 +104,15 @@ async fn with_more_slots_both_work_and_one_waits_at_comfyui() {
     rig.slots = 3;
     let process = rig.start(&[&one, &two]).await;
     until("it to ask for both", async || rig.boss.asking() == 2).await;
+    let held = [hold(&one), hold(&two)];
     for n in 0..4 {
-        rig.boss.give(&job(&format!("n{n}"), &long(1.0)));
+        rig.boss.give(&job(&format!("n{n}"), &long(0.3)));
     }
     rendering(&one, 1).await;
     rendering(&two, 1).await;
     until("the third to wait at a ComfyUI", async || rig.boss.waiting() == 1).await;
     assert_eq!(process.source.counts().0, 3);
+    held.into_iter().for_each(Held::release);
     rig.boss.heard(4).await;
     assert_eq!(one.stats().executions_total + two.stats().executions_total, 4);
     assert!(rig.boss.frames() > 0, "progress is passed on");

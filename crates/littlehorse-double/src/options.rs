@@ -153,7 +153,7 @@ impl NewRun {
             parents: Vec::new(),
             guid: "0-1".to_owned(),
             inputs,
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(600),
             attempts: 1,
             backoff: None,
             host: 0,

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 const TASK: &str = "execute-comfyui-workflow";
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 /// Played, and equal.
 const EQUAL: [&str; 20] = [

@@ -28,7 +28,7 @@ const WORKER: &str = "somebody";
 /// What a server writes in its own way.
 const JSON: &str = r#"{"b": 18446744073709551615, "a": [8.0, 1e-05, 1e3, 12345678.9, 0.001, -0.0, 1e300, 7, null, true],
     "text": "<&='>\"\\/\u00e9\n\u2028\u0007", "": {}}"#;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Who is asked.
 enum Server {

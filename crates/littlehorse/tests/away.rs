@@ -20,17 +20,14 @@ fn report() -> Report {
     Report::new(&task, 0, &Ending::Success(Value::Null), None)
 }
 
-/// A port that nobody listens on.
-async fn closed_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
-}
+/// A port that nobody listens on, and that nobody is given.
+const CLOSED: u16 = 1;
 
 #[tokio::test]
 async fn a_closed_port_is_said_to_be_one() {
-    let port = closed_port().await;
-    let error = client("127.0.0.1", port).server_version().await.unwrap_err();
+    let error = client("127.0.0.1", CLOSED).server_version().await.unwrap_err();
     let told = error.to_string();
-    assert!(told.starts_with(&format!("127.0.0.1:{port} does not answer: ")), "{told}");
+    assert!(told.starts_with(&format!("127.0.0.1:{CLOSED} does not answer: ")), "{told}");
     assert!(told.contains("Connection refused"), "{told}");
     assert!(error.is_transient());
 }
@@ -80,7 +77,7 @@ async fn an_output_that_is_too_large_is_not_sent() {
     let run = proto::WfRunId { id: "run".into(), parent_wf_run_id: None };
     let task = proto::TaskRunId { wf_run_id: Some(run), task_guid: "0-1".into() };
     let report = Report::new(&task, 0, &Ending::Success(Value::Bytes(vec![0; 1_000_000])), None);
-    let client = client("127.0.0.1", closed_port().await);
+    let client = client("127.0.0.1", CLOSED);
     for error in [
         client.report(None, &report).await.unwrap_err(),
         client.report_until_heard(None, &report).await.unwrap_err(),

@@ -9,7 +9,7 @@ use littlehorse_double::{Double, Fault, Method, NewRun, Options, Oversize, Run, 
 use tokio::time::timeout;
 use tonic::Status;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 fn client(double: &Double) -> Client {
     let config = Config { host: "127.0.0.1".into(), port: double.port(0), ..Config::default() };

@@ -8,7 +8,7 @@ use littlehorse::{Client, Config, Error, Identity, Intake, IntakeOptions, Oauth,
 use littlehorse_double::{Double, Event, Method, NewRun, OAuth, Options, Tls};
 use tokio::time::timeout;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(120);
 
 /// Made for these tests. The keys are beside the certificates, so nobody should trust them elsewhere.
 fn data(name: &str) -> PathBuf {

@@ -42,6 +42,7 @@ pub(crate) async fn gather(
     let servers = world.servers.iter().map(|part| part.name.clone()).cycle();
     evidence.beside = world.sidecars.iter().map(|part| part.name.clone()).zip(servers).collect();
     evidence.lease = options.lease;
+    evidence.slack = options.slack;
 
     let deadline = Instant::now() + options.rest;
     evidence.queued = queued(world, deadline).await?;

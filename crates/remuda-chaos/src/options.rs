@@ -56,6 +56,8 @@ pub struct Options {
     pub rest: Duration,
     /// The lease that servers give; stops and outages are measured by it.
     pub lease: Duration,
+    /// So much longer than a fault its consequences may last, on a machine that does a lot besides.
+    pub slack: Duration,
     /// How long PostgreSQL is away in the one long outage; none if zero.
     pub outage: Duration,
     /// Between two faults of one lane, at most.
@@ -77,9 +79,10 @@ impl Options {
             },
             tasks: 150,
             clients: 20,
-            trouble: Duration::from_secs(25),
-            rest: Duration::from_secs(90),
-            lease: Duration::from_secs(3),
+            trouble: Duration::from_secs(30),
+            rest: Duration::from_secs(300),
+            lease: Duration::from_secs(5),
+            slack: Duration::from_secs(2),
             outage: Duration::ZERO,
             gap: Duration::from_millis(1500),
             evidence: None,
@@ -93,7 +96,7 @@ impl Options {
             clients: 48,
             trouble: Duration::from_secs(60 * 60),
             rest: Duration::from_secs(15 * 60),
-            lease: Duration::from_secs(5),
+            slack: Duration::ZERO,
             outage: match scenario {
                 Scenario::Postgres => Duration::from_secs(5 * 60),
                 Scenario::Sqlite => Duration::ZERO,

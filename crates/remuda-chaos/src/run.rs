@@ -16,7 +16,7 @@ const TELL: Duration = Duration::from_secs(10);
 /// How many tasks are long ones when there is a long outage: more than there are workers.
 const LONG: usize = 8;
 /// How long an orderly end may take.
-const ORDERLY: Duration = Duration::from_secs(30);
+const ORDERLY: Duration = Duration::from_secs(90);
 
 /// After how many tasks the long outage begins; those before it are the long ones.
 pub(crate) fn outage_after(options: &Options) -> usize {

@@ -26,7 +26,9 @@ if [ "$pid" != 0 ]; then
     while [ $tries -lt 100 ] && lives; do tries=$((tries + 1)); sleep 0.05; done
     kill -s KILL -- "$pid"
 fi
-[ -z "$2" ] || rm -rf "$2" || { sleep 1; rm -rf "$2"; }
+tries=0
+# What the process has started may write for another moment.
+while [ -n "$2" ] && ! rm -rf "$2" && [ $tries -lt 20 ]; do tries=$((tries + 1)); sleep 1; done
 "#;
 
 /// Ends a process and removes a folder when it is dropped, or when this whole process is gone.
@@ -69,7 +71,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.release();
-        // Bounded by the script: about six seconds at the very worst.
+        // Bounded by the script: half a minute at the very worst.
         let _ = self.shell.wait();
     }
 }

@@ -49,7 +49,7 @@ async fn a_frozen_cluster_answers_nobody_until_it_is_thawed() {
     tokio::pin!(asked);
     assert!(tokio::time::timeout(Duration::from_millis(200), &mut asked).await.is_err());
     cluster.thaw().unwrap();
-    tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(120), asked).await.unwrap().unwrap();
     // Dropped while frozen, it still goes.
     cluster.freeze().unwrap();
 }
@@ -62,7 +62,7 @@ async fn a_wrong_address_is_refused_in_words() {
 
 #[tokio::test]
 async fn a_killed_owner_leaves_neither_server_nor_folder() {
-    const LONG: Duration = Duration::from_secs(30);
+    const LONG: Duration = Duration::from_secs(120);
     let folders = tempfile::tempdir().unwrap();
     // The server's user must be able to enter.
     std::fs::set_permissions(folders.path(), PermissionsExt::from_mode(0o755)).unwrap();

@@ -6,7 +6,7 @@ use remuda_testbed::process::{Error, Program};
 use remuda_testbed::wait;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(120);
 const NONE: [(&str, &str); 0] = [];
 
 fn shell(script: &str) -> Program {
@@ -26,7 +26,7 @@ async fn gone(pid: u32) {
 
 #[tokio::test]
 async fn lines_of_both_outputs_are_found_before_and_after_they_come() {
-    let mut program = shell("echo first; echo second >&2; exec sleep 60");
+    let mut program = shell("echo first; echo second >&2; exec sleep 600");
     assert_eq!(program.wait_line("sec", LONG).await.unwrap(), "second");
     assert_eq!(program.wait_line("fir", LONG).await.unwrap(), "first");
     let late = program.wait_line("third", Duration::from_millis(50)).await.unwrap_err();
@@ -40,6 +40,7 @@ async fn a_line_that_cannot_come_any_more_is_not_waited_for() {
     let error = program.wait_line("ready", LONG).await.unwrap_err();
     assert!(matches!(&error, Error::Ended { status, .. } if status.contains('3')), "{error}");
     assert_eq!(program.wait_exit(LONG).await.unwrap().code(), Some(3));
+    assert_eq!(program.output(), ["sorry"]);
     // Signals to one that has ended reach nobody else.
     program.kill_9().unwrap();
     program.term().unwrap();

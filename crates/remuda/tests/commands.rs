@@ -6,7 +6,7 @@ mod support;
 
 use std::path::Path;
 
-use support::{Running, remuda, text};
+use support::{PATIENCE, Running, remuda, text};
 
 const WORKFLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/workflows/text-to-image.json");
 
@@ -74,6 +74,12 @@ async fn a_scheduled_task_is_cancelled_and_a_bad_graph_refused() {
     assert!(remuda(&["cancel", id, "--server", url]).status.success());
     assert_eq!(remuda(&["watch", id, "--server", url]).status.code(), Some(5));
 
+    // What no worker has is refused when the workers are known.
+    let known = remuda_testbed::wait::until("the worker to be known", PATIENCE, async || {
+        let workers = server.get("/api/v1/workers").await;
+        if workers["workers"][0]["health"] == "healthy" { Ok(()) } else { Err(workers.to_string()) }
+    });
+    known.await.unwrap();
     let bad = dir.path().join("bad.json");
     std::fs::write(&bad, r#"{"1":{"class_type":"NoSuchNode","inputs":{}}}"#).unwrap();
     let refused = remuda(&["submit", bad.to_str().unwrap(), "--server", url]);

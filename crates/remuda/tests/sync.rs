@@ -24,7 +24,13 @@ async fn handler(data: &Path, sim: &str, more: &[(&str, &str)]) -> Running {
     env.extend(more);
     let mut program = Program::start(env!("CARGO_BIN_EXE_remuda"), ["serve", "--json"], env).unwrap();
     let line = program.wait_line("{\"url", PATIENCE).await.unwrap();
-    Running { program, first: serde_json::from_str(&line).unwrap() }
+    let handler = Running { program, first: serde_json::from_str(&line).unwrap() };
+    let healthy = wait::until("the handler to be healthy", PATIENCE, async || {
+        let health = handler.get("/health").await;
+        if health["status"] == "healthy" { Ok(()) } else { Err(health.to_string()) }
+    });
+    healthy.await.unwrap();
+    handler
 }
 
 fn long(steps: u32) -> Value {
@@ -96,16 +102,12 @@ async fn a_handler_that_is_killed_leaves_nothing_running_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     let sim = Running::sim(1).await;
     let mut first = handler(dir.path(), sim.url(), &[]).await;
-    let url = format!("{}/prompt_sync?timeout=4", first.url());
+    let url = format!("{}/prompt_sync?timeout=15", first.url());
     let asked = tokio::spawn(async move {
         let body = json!({"prompt": long(10_000)}).to_string();
         reqwest::Client::new().post(url).body(body).send().await.is_err()
     });
-    let running = wait::until("the prompt to run", PATIENCE, async || {
-        let queue = sim.get("/queue").await;
-        queue["queue_running"].as_array().is_some_and(|list| !list.is_empty()).then_some(())
-    });
-    running.await.unwrap();
+    sim.rendering().await;
     first.program.kill_9().unwrap();
     drop(first);
     assert!(asked.await.unwrap(), "the connection broke");

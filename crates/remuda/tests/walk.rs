@@ -8,7 +8,8 @@ use remuda_testbed::postgres;
 use support::{PATIENCE, Running, SEED_EXAMPLE, get, post, remuda, status, text};
 
 /// Submits the seed's own example and follows it to its picture.
-async fn walk(base: &str, key: Option<&str>) {
+async fn walk(base: &str, key: Option<&str>, sim: &Running) {
+    sim.hold().await;
     let (code, task) = post(&format!("{base}/api/v1/tasks"), key, SEED_EXAMPLE).await;
     assert_eq!(code, 201, "{task}");
     assert_eq!(task["workflow_id"], "text_to_image_v1");
@@ -17,6 +18,8 @@ async fn walk(base: &str, key: Option<&str>) {
     let id = task["id"].as_str().unwrap();
 
     status(base, key, id, "running").await;
+    sim.rendering().await;
+    sim.release().await;
     let done = status(base, key, id, "completed").await;
     assert_eq!((&done["retry_count"], &done["max_retries"]), (&0.into(), &3.into()));
     assert_eq!(done["payload"]["3"]["inputs"]["seed"], 46_588_125_086_418_u64);
@@ -48,7 +51,7 @@ async fn on_sqlite() {
     let dir = tempfile::tempdir().unwrap();
     let sim = Running::sim(20).await;
     let server = Running::serve(dir.path(), &["--comfyui", sim.url()]).await;
-    walk(server.url(), None).await;
+    walk(server.url(), None, &sim).await;
     assert_eq!(sim.executions().await, 1);
     let metrics = server.get("/api/v1/queue/metrics").await;
     assert_eq!(metrics["completed_tasks"], 1);
@@ -61,7 +64,7 @@ async fn on_postgres() {
     let database = postgres::database().await.unwrap();
     let sim = Running::sim(20).await;
     let server = Running::serve(dir.path(), &["--comfyui", sim.url(), "--store", &database]).await;
-    walk(server.url(), None).await;
+    walk(server.url(), None, &sim).await;
     assert_eq!(sim.executions().await, 1);
 }
 
@@ -101,7 +104,7 @@ async fn with_a_sidecar_that_knows_only_the_address_and_a_key() {
     ])
     .await;
     assert_eq!(sidecar.first["workers"][0], "elsewhere");
-    walk(server.url(), Some(&user)).await;
+    walk(server.url(), Some(&user), &sim).await;
     assert_eq!(sim.executions().await, 1);
 
     // The worker's key is no key for tasks, and without one there is nothing to see.
@@ -116,19 +119,16 @@ async fn with_a_sidecar_that_knows_only_the_address_and_a_key() {
 #[tokio::test]
 async fn killed_in_the_middle_it_is_adopted_and_not_rendered_again() {
     let dir = tempfile::tempdir().unwrap();
-    let sim = Running::sim(150).await;
+    let sim = Running::sim(20).await;
+    sim.hold().await;
     let mut server = Running::serve(dir.path(), &["--comfyui", sim.url()]).await;
     let (_, task) = post(&format!("{}/api/v1/tasks", server.url()), None, SEED_EXAMPLE).await;
     let id = task["id"].as_str().unwrap().to_owned();
-    let queue = format!("{}/queue", sim.url());
-    remuda_testbed::wait::until("the prompt to run", PATIENCE, async || {
-        get(&queue, None).await["queue_running"].as_array().is_some_and(|list| !list.is_empty()).then_some(())
-    })
-    .await
-    .unwrap();
+    sim.rendering().await;
     server.program.kill_9().unwrap();
     drop(server);
     let server = Running::serve(dir.path(), &["--comfyui", sim.url()]).await;
+    sim.release().await;
     let done = status(server.url(), None, &id, "completed").await;
     assert_eq!(done["attempts"].as_array().unwrap().len(), 1, "{done}");
     assert_eq!(sim.executions().await, 1);
@@ -138,11 +138,13 @@ async fn killed_in_the_middle_it_is_adopted_and_not_rendered_again() {
 async fn sigterm_drains_and_exits_cleanly() {
     let dir = tempfile::tempdir().unwrap();
     let sim = Running::sim(50).await;
+    sim.hold().await;
     let mut server = Running::serve(dir.path(), &["--comfyui", sim.url()]).await;
     let base = server.url().to_owned();
     let (_, task) = post(&format!("{base}/api/v1/tasks"), None, SEED_EXAMPLE).await;
-    status(&base, None, task["id"].as_str().unwrap(), "running").await;
+    sim.rendering().await;
     server.program.term().unwrap();
+    sim.release().await;
     let exit = server.program.wait_exit(PATIENCE).await.unwrap();
     assert!(exit.success(), "{exit}: {:?}", server.program.output());
     // What rendered when it was asked to stop is done, and there after the restart.
@@ -157,8 +159,8 @@ async fn sigterm_drains_and_exits_cleanly() {
 #[tokio::test]
 async fn a_server_that_stood_still_takes_nothing_from_its_sidecar() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Running::serve(&dir.path().join("server"), &["--lease", "4s"]).await;
-    let sim = Running::sim(500).await;
+    let mut server = Running::serve(&dir.path().join("server"), &["--lease", "8s"]).await;
+    let sim = Running::sim(800).await;
     let own = dir.path().join("sidecar");
     let args = [
         "worker",
@@ -177,7 +179,7 @@ async fn a_server_that_stood_still_takes_nothing_from_its_sidecar() {
     status(&base, None, id, "running").await;
     server.program.stop().unwrap();
     // Longer than the lease and the time to adopt it; nothing else tells that a process stands still.
-    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(14)).await;
     server.program.cont().unwrap();
     let done = status(&base, None, id, "completed").await;
     assert_eq!((&done["losses"], sim.executions().await), (&0.into(), 1), "{done}");

@@ -82,7 +82,7 @@ async fn play(name: &'static str, heartbeat: Option<&'static str>, python: PathB
     // It ends by itself only where it was recorded to.
     let ends = name.starts_with("taskdef-") || name.starts_with("shutdown-");
     let ended = match ends {
-        true => Some(worker.wait_exit(Duration::from_secs(30)).await.expect("its end").code()),
+        true => Some(worker.wait_exit(Duration::from_secs(180)).await.expect("its end").code()),
         false => worker.exited().expect("its state").map(|status| status.code()),
     };
     let wanted = ends.then_some(if name.starts_with("taskdef-") { Some(1) } else { Some(0) });

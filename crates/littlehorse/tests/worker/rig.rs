@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 pub(crate) const TASK: &str = "execute-comfyui-workflow";
 pub(crate) const WORKER: &str = "worker-under-test";
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(120);
 
 pub(crate) async fn start() -> Double {
     Double::start(Options::default()).await.unwrap()

@@ -94,15 +94,18 @@ fn away(attempt: &AttemptView, evidence: &Evidence) -> Option<Reason> {
         Fault::Store(_) => true,
         Fault::Sim(_) => false,
     });
+    let slack = SignedDuration::try_from(evidence.slack).unwrap_or_default();
     // Faults are in the order in which they began; one that begins before another has healed prolongs it.
     let mut stretch: Option<(Timestamp, Timestamp)> = None;
     for done in broken.filter(|done| met(attempt, done.from, done.to)) {
         stretch = match stretch {
-            Some((from, to)) if done.from.duration_since(to) <= HEALING => Some((from, to.max(done.to))),
+            Some((from, to)) if done.from.duration_since(to) <= HEALING + slack => {
+                Some((from, to.max(done.to)))
+            }
             _ => Some((done.from, done.to)),
         };
         if stretch.is_some_and(|(from, to)| {
-            to.duration_since(from) >= evidence.lease.try_into().unwrap_or_default()
+            to.duration_since(from) + slack >= evidence.lease.try_into().unwrap_or_default()
         }) {
             return Some(Reason::RunnerAway);
         }

@@ -68,6 +68,8 @@ pub(crate) struct Evidence {
     pub(crate) beside: BTreeMap<String, String>,
     /// How long a lease holds without being renewed.
     pub(crate) lease: Duration,
+    /// So much longer than a fault its consequences may last.
+    pub(crate) slack: Duration,
     /// What all simulators executed.
     pub(crate) counts: Counts,
     /// When simulators lost their queues.

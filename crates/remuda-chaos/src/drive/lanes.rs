@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Longest wait for a simulator to be back, or for an armed fault to strike.
 const A_WHILE: Duration = Duration::from_secs(5);
 /// How long an orderly end may take, beyond the time to drain.
-const ORDERLY: Duration = Duration::from_secs(20);
+const ORDERLY: Duration = Duration::from_secs(90);
 
 /// A fault that happened.
 #[derive(Debug, Clone)]
@@ -211,7 +211,7 @@ async fn perform(sim: &mut Sim, what: &SimFault, from: Timestamp) -> Result<()> 
 /// Waits until a simulator's control routes answer again.
 async fn back(sim: &Sim) {
     // An error shows later: the simulator's counts cannot be had.
-    let _ = remuda_testbed::wait::until("a simulator", A_WHILE * 4, async || sim.hits("").await.ok()).await;
+    let _ = remuda_testbed::wait::until("a simulator", A_WHILE * 12, async || sim.hits("").await.ok()).await;
 }
 
 async fn postgres(cluster: Option<&mut Cluster>, options: &Options, stage: &Stage) -> Result<Vec<Done>> {

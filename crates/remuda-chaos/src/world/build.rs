@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long servers may take to find each other's workers and keys.
-const KNOWN: Duration = Duration::from_secs(60);
+const KNOWN: Duration = Duration::from_secs(180);
 
 /// A connection that can be broken.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Leads both outputs into a file, and then is the program: signals reach it, and nothing has to be read.
 const LOGGED: &str = r#"log=$1; shift; exec "$@" >>"$log" 2>&1"#;
 /// How long a start may take, a store that is away included.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(180);
 /// As a service manager does after a failed start.
 const AGAIN: Duration = Duration::from_millis(300);
 
@@ -117,7 +117,7 @@ impl Part {
     pub(crate) async fn kill(&mut self) -> Result<()> {
         if let Some(mut program) = self.program.take() {
             program.kill_9()?;
-            program.wait_exit(Duration::from_secs(10)).await?;
+            program.wait_exit(READY).await?;
         }
         Ok(())
     }

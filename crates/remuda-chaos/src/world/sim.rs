@@ -52,7 +52,7 @@ pub(crate) struct Sim {
 
 impl Sim {
     pub(crate) fn new(part: Part, url: String) -> Result<Sim> {
-        let http = reqwest::Client::builder().timeout(Duration::from_secs(20)).build()?;
+        let http = reqwest::Client::builder().timeout(Duration::from_secs(60)).build()?;
         Ok(Sim { part, url, past: Counts::default(), losses: Vec::new(), http })
     }
 

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 /// How long each of the two may take to come up, on a machine that does a lot besides.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(300);
 /// How long an orderly end may take.
-const ENDED: Duration = Duration::from_secs(30);
+const ENDED: Duration = Duration::from_secs(120);
 /// Kafka wants one; nobody else is in this cluster.
 const CLUSTER_ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 /// Memory in megabytes.

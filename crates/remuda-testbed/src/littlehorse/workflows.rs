@@ -15,9 +15,9 @@ pub use super::proto::LhStatus as RunStatus;
 pub use super::proto::TaskStatus;
 
 /// How long one call may take.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// What was just made is not seen everywhere at once.
-const SETTLES: Duration = Duration::from_secs(20);
+const SETTLES: Duration = Duration::from_secs(120);
 /// The variable of the workflow and the input of its task.
 const VARIABLE: &str = "workflow";
 /// The second ones, if it has two.
@@ -55,7 +55,7 @@ impl Workflow {
     /// A workflow of the same name as its task, with a minute and no second attempt.
     pub fn of(task: &str, input: Input) -> Workflow {
         let name = task.to_owned();
-        let timeout = Duration::from_secs(60);
+        let timeout = Duration::from_secs(600);
         Workflow { task: name.clone(), name, input, timeout, retries: 0, options: false }
     }
 

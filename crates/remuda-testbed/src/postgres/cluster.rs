@@ -12,9 +12,9 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a server may take to come up; recovery after a crash included.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(240);
 /// How long an immediate stop may take before it is forced.
-const STOPPED: Duration = Duration::from_secs(10);
+const STOPPED: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 /// How often another port is tried when somebody took ours in between.
 const PORTS: usize = 5;

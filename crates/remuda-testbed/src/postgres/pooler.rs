@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-const READY: Duration = Duration::from_secs(20);
+const READY: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
 /// Few, so that clients really share server connections.
 const SERVER_CONNECTIONS: u16 = 4;

@@ -16,6 +16,8 @@ pub(super) struct Lines {
     kept: Arc<Mutex<Kept>>,
     /// How many lines there were.
     count: watch::Sender<u64>,
+    /// How many outputs are still read.
+    open: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -27,7 +29,7 @@ struct Kept {
 
 impl Lines {
     pub(super) fn new() -> Lines {
-        Lines { kept: Arc::default(), count: watch::Sender::new(0) }
+        Lines { kept: Arc::default(), count: watch::Sender::new(0), open: watch::Sender::new(0) }
     }
 
     /// Reads an output to its end on a thread of its own.
@@ -37,13 +39,26 @@ impl Lines {
     pub(super) fn read(&self, output: impl Read + Send + 'static) -> std::io::Result<()> {
         let lines = self.clone();
         let reader = std::thread::Builder::new().name("output".to_owned());
+        self.open.send_modify(|open| *open += 1);
         reader.spawn(move || {
             let mut output = BufReader::new(output);
             while let Ok(Some(line)) = next(&mut output) {
                 lines.push(line);
             }
+            lines.open.send_modify(|open| *open -= 1);
         })?;
         Ok(())
+    }
+
+    /// Whether all that was printed has been read.
+    pub(super) fn is_whole(&self) -> bool {
+        *self.open.borrow() == 0
+    }
+
+    /// Waits until all that was printed has been read.
+    pub(super) async fn whole(&self) {
+        // The sender is ours: it cannot be gone.
+        let _ = self.open.subscribe().wait_for(|open| *open == 0).await;
     }
 
     fn push(&self, line: String) {

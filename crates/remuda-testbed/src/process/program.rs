@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How much of the output an error repeats.
 const TAIL: usize = 40;
+/// So long the last lines of a program that has ended may take, on a machine that does a lot besides.
+const LAST_LINES: Duration = Duration::from_secs(30);
 /// After this long without a line it is asked whether the program is still there.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -138,12 +140,12 @@ impl Program {
                 news.mark_unchanged();
                 match self.lines.find(pattern, from) {
                     Ok(line) => return Some(Ok(line)),
-                    // What was printed last may arrive after the end: this was one more look since then.
+                    // Everything that was printed had been read before this look.
                     Err(_) if ended => return Some(Err(())),
                     Err(next) => from = next,
                 }
                 let quiet = tokio::time::timeout(QUIET, news.changed()).await.is_err();
-                ended = quiet && !matches!(self.exited(), Ok(None));
+                ended = quiet && !matches!(self.exited(), Ok(None)) && self.lines.is_whole();
             }
         });
         match found.await {
@@ -181,10 +183,13 @@ impl Program {
         self.send_all(Signal::SIGCONT)
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended, and what it printed is there.
     pub async fn wait_exit(&mut self, within: Duration) -> Result<ExitStatus, Error> {
         let ended = wait::until("the end", within, async || self.exited().transpose()).await;
-        ended.unwrap_or_else(|late| Err(self.late("the end".to_owned(), late.waited)))
+        let status = ended.unwrap_or_else(|late| Err(self.late("the end".to_owned(), late.waited)))?;
+        // A process that left its group may hold the outputs open for ever.
+        let _ = tokio::time::timeout(LAST_LINES, self.lines.whole()).await;
+        Ok(status)
     }
 
     /// How it ended, if it has.

@@ -7,7 +7,7 @@ use littlehorse_double::proto::TaskStatus;
 use serde_json::json;
 
 use crate::stage::{Stage, ended, graph, output};
-use crate::support::post;
+use crate::support::{PATIENCE, post};
 
 async fn fault(stage: &Stage, fault: serde_json::Value) {
     let (code, added) = post(&format!("{}/sim/faults", stage.sim.url()), None, fault.to_string()).await;
@@ -18,7 +18,8 @@ async fn fault(stage: &Stage, fault: serde_json::Value) {
 async fn checkpoints_are_counted_once() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let new = NewRun::json("order-1", graph(4, 6000).to_string()).timeout(Duration::from_secs(3)).attempts(9);
+    let new =
+        NewRun::json("order-1", graph(4, 6000).to_string()).timeout(Duration::from_secs(3)).attempts(50);
     let run = stage.double.schedule(new);
     let task = ended(&run).await;
     output(&task);
@@ -66,16 +67,19 @@ async fn what_waited_here_until_somebody_else_had_it_is_not_rendered() {
     let _worker = stage.worker().await;
     stage.double.until_parked(0, 1).await;
     stage.double.until_parked(1, 1).await;
-    let first = stage.double.schedule(NewRun::json("order-1", graph(8, 4000).to_string()).at(0).attempts(3));
-    let second = stage.double.schedule(NewRun::json("order-2", graph(9, 4000).to_string()).at(1).attempts(3));
+    stage.sim.hold().await;
+    let first = stage.double.schedule(NewRun::json("order-1", graph(8, 500).to_string()).at(0).attempts(3));
+    let second = stage.double.schedule(NewRun::json("order-2", graph(9, 500).to_string()).at(1).attempts(3));
     stage.rendering().await;
     first.running(0).await;
-    let both = tokio::time::timeout(Duration::from_secs(2), second.running(0)).await.is_ok();
+    // It can only be so while the slot is taken.
+    let both = tokio::time::timeout(PATIENCE, second.running(0)).await.is_ok();
     assert!(both, "the race was not met");
     let queue = crate::support::get(&format!("{}/queue", stage.sim.url()), None).await;
     let seed = &queue["queue_running"][0][2]["1"]["inputs"]["seed"];
     let (run, other) = if *seed == json!(9) { (&second, &first) } else { (&first, &second) };
     other.taken_by("somebody-else");
+    stage.sim.release().await;
     output(&ended(run).await);
     // What waits here is first in line: when a third one is done, it has had its turn.
     let third = stage.double.schedule(NewRun::json("order-3", graph(10, 50).to_string()));

@@ -17,13 +17,17 @@ async fn a_cut_connection_and_a_goaway_lose_nothing() {
     tokio::time::timeout(PATIENCE, stage.double.until_parked(0, 1)).await.unwrap();
     stage.double.cut(0);
     until("it to ask again", async || stage.double.journal().asked() >= 2).await;
-    let first = stage.double.schedule(NewRun::json("order-1", graph(1, 300).to_string()));
+    stage.sim.hold().await;
+    let first = stage.double.schedule(NewRun::json("order-1", graph(1, 100).to_string()));
     stage.rendering().await;
     stage.double.goaway(0);
+    stage.sim.release().await;
     output(&ended(&first).await);
-    let second = stage.double.schedule(NewRun::json("order-2", graph(2, 300).to_string()));
+    stage.sim.hold().await;
+    let second = stage.double.schedule(NewRun::json("order-2", graph(2, 100).to_string()));
     stage.rendering().await;
     stage.double.reset_streams(0);
+    stage.sim.release().await;
     output(&ended(&second).await);
     assert_eq!(stage.sim.executions().await, 2);
 }
@@ -32,10 +36,12 @@ async fn a_cut_connection_and_a_goaway_lose_nothing() {
 async fn what_is_delivered_twice_is_rendered_once() {
     let stage = Stage::new().await;
     let _worker = stage.worker_with(&["--slots", "2"], &[]).await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 2500).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 100).to_string()));
     stage.rendering().await;
     tokio::time::timeout(PATIENCE, stage.double.until_parked(0, 1)).await.unwrap();
-    assert!(run.deliver_again());
+    until("it to be delivered again", async || run.deliver_again()).await;
+    stage.sim.release().await;
     output(&ended(&run).await);
     assert_eq!(stage.sim.executions().await, 1);
 }
@@ -127,7 +133,7 @@ async fn a_wrong_tenant_is_told() {
     let mut worker = Program::start(env!("CARGO_BIN_EXE_remuda"), args, env).unwrap();
     let exit = worker.wait_exit(PATIENCE).await.unwrap();
     assert_eq!(exit.code(), Some(2), "{:?}", worker.output());
-    worker.wait_line("Tenant not allowed", Duration::from_secs(1)).await.unwrap();
+    worker.wait_line("Tenant not allowed", PATIENCE).await.unwrap();
 }
 
 #[tokio::test]
@@ -145,9 +151,11 @@ async fn a_token_that_is_not_good_any_more_is_renewed() {
         ("LHC_OAUTH_ACCESS_TOKEN_URL", url.as_str()),
     ];
     let _worker = stage.worker_with(&[], &env).await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(30, 1000).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(30, 100).to_string()));
     stage.rendering().await;
     stage.double.tokens().unwrap().revoke();
+    stage.sim.release().await;
     output(&ended(&run).await);
     assert!(stage.double.tokens().unwrap().requests().len() >= 2);
 }

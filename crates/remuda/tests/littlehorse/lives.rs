@@ -6,18 +6,20 @@ use littlehorse_double::NewRun;
 use littlehorse_double::proto::TaskStatus;
 use serde_json::json;
 
-use crate::stage::{SOON, Stage, ended, error, graph, last, output, until};
+use crate::stage::{SOON, Stage, ended, endless, error, graph, last, output, until};
 use crate::support::{PATIENCE, Running, get};
 
 #[tokio::test]
 async fn killed_in_mid_render_it_reports_what_it_finds() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 4000).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 500).to_string()));
     stage.rendering().await;
     worker.program.kill_9().unwrap();
     drop(worker);
     let _worker = stage.worker().await;
+    stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
     assert_eq!(task.attempts.len(), 1, "{task:?}");
@@ -28,10 +30,12 @@ async fn killed_in_mid_render_it_reports_what_it_finds() {
 async fn what_ended_while_the_worker_was_dead_is_reported() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(2, 1500).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(2, 100).to_string()));
     stage.rendering().await;
     worker.program.kill_9().unwrap();
     drop(worker);
+    stage.sim.release().await;
     until("ComfyUI to be done", async || {
         let queue = get(&format!("{}/queue", stage.sim.url()), None).await;
         queue["queue_running"].as_array().unwrap().is_empty()
@@ -46,9 +50,11 @@ async fn what_ended_while_the_worker_was_dead_is_reported() {
 async fn a_server_that_is_away_at_the_end_hears_of_it_when_it_is_back() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 1500).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 100).to_string()));
     stage.rendering().await;
     stage.double.down(0).await.unwrap();
+    stage.sim.release().await;
     until("ComfyUI to be done", async || {
         let queue = get(&format!("{}/queue", stage.sim.url()), None).await;
         queue["queue_running"].as_array().unwrap().is_empty()
@@ -64,7 +70,8 @@ async fn a_server_that_is_away_at_the_end_hears_of_it_when_it_is_back() {
 async fn an_attempt_that_was_too_short_is_finished_by_the_next() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let new = NewRun::json("order-1", graph(4, 6000).to_string()).timeout(Duration::from_secs(2)).attempts(9);
+    let new =
+        NewRun::json("order-1", graph(4, 6000).to_string()).timeout(Duration::from_secs(2)).attempts(50);
     let run = stage.double.schedule(new);
     let task = ended(&run).await;
     let result = output(&task);
@@ -82,7 +89,7 @@ async fn an_attempt_that_was_too_short_is_finished_by_the_next() {
 async fn a_task_that_was_given_up_is_stopped_at_comfyui() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(5, 120_000).to_string()));
+    let run = stage.double.schedule(NewRun::json("order-1", endless(5).to_string()));
     stage.rendering().await;
     run.time_out();
     assert_eq!(ended(&run).await.status(), TaskStatus::TaskTimeout);
@@ -106,8 +113,10 @@ async fn two_comfyuis_and_two_slots_render_at_once() {
     assert_eq!((&worker.first["slots"], worker.first["workers"].as_array().unwrap().len()), (&json!(2), 2));
     // Both workers wait for a task; otherwise the first to be ready could get two.
     stage.double.until_parked(0, 2).await;
+    stage.sim.hold().await;
+    other.hold().await;
     let runs: Vec<_> = (0..4)
-        .map(|n| stage.double.schedule(NewRun::json(format!("order-{n}"), graph(10 + n, 1000).to_string())))
+        .map(|n| stage.double.schedule(NewRun::json(format!("order-{n}"), graph(10 + n, 100).to_string())))
         .collect();
     until("both to render", async || {
         let mut running = 0;
@@ -118,20 +127,25 @@ async fn two_comfyuis_and_two_slots_render_at_once() {
         running == 2
     })
     .await;
+    stage.sim.release().await;
+    other.release().await;
     for run in &runs {
         output(&ended(run).await);
     }
-    assert_eq!((stage.sim.executions().await, other.executions().await), (2, 2));
+    // Who is done first takes the next.
+    assert_eq!(stage.sim.executions().await + other.executions().await, 4);
 }
 
 #[tokio::test]
 async fn one_slot_takes_one_task() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let first = stage.double.schedule(NewRun::json("order-1", graph(20, 1500).to_string()));
+    stage.sim.hold().await;
+    let first = stage.double.schedule(NewRun::json("order-1", graph(20, 100).to_string()));
     stage.rendering().await;
     let second = stage.double.schedule(NewRun::json("order-2", graph(21, 50).to_string()));
     assert_eq!(stage.double.parked(0), 0, "nothing is asked for while the slot is taken");
+    stage.sim.release().await;
     output(&ended(&first).await);
     assert_eq!(second.task_run().unwrap().attempts.len(), 1);
     output(&ended(&second).await);
@@ -151,9 +165,11 @@ async fn idle_it_stops_at_once() {
 async fn busy_it_ends_what_it_can_within_the_drain() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(30, 1500).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(30, 500).to_string()));
     stage.rendering().await;
     worker.program.term().unwrap();
+    stage.sim.release().await;
     let exit = worker.program.wait_exit(PATIENCE).await.unwrap();
     assert!(exit.success(), "{exit}: {:?}", worker.program.output());
     output(&run.task_run().unwrap());
@@ -163,7 +179,7 @@ async fn busy_it_ends_what_it_can_within_the_drain() {
 async fn after_the_drain_it_stops_the_prompt_and_says_so() {
     let stage = Stage::new().await;
     let mut worker = stage.worker_with(&["--drain", "1s"], &[]).await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(31, 120_000).to_string()));
+    let run = stage.double.schedule(NewRun::json("order-1", endless(31).to_string()));
     stage.rendering().await;
     worker.program.term().unwrap();
     let exit = worker.program.wait_exit(PATIENCE).await.unwrap();
@@ -179,7 +195,8 @@ async fn after_the_drain_it_stops_the_prompt_and_says_so() {
 async fn a_second_signal_ends_it_at_once_and_the_render_is_adopted() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(32, 4000).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(32, 100).to_string()));
     stage.rendering().await;
     worker.program.term().unwrap();
     worker.program.wait_line("stopping", PATIENCE).await.unwrap();
@@ -187,6 +204,7 @@ async fn a_second_signal_ends_it_at_once_and_the_render_is_adopted() {
     let exit = worker.program.wait_exit(SOON).await.unwrap();
     assert_eq!(exit.code(), Some(1), "{:?}", worker.program.output());
     let _worker = stage.worker().await;
+    stage.sim.release().await;
     output(&ended(&run).await);
     assert_eq!(stage.sim.executions().await, 1);
 }

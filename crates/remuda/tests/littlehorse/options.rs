@@ -8,7 +8,7 @@ use littlehorse_double::proto::{TaskStatus, VarNameAndVal, VariableValue};
 use littlehorse_double::{Method, NewRun, What, json_task};
 use serde_json::{Value, json};
 
-use crate::stage::{Stage, ended, error, exception, graph, last, output, until};
+use crate::stage::{Stage, ended, endless, error, exception, graph, last, output, until};
 use crate::support::{get, post};
 
 const TASK: &str = "render-with-options";
@@ -144,8 +144,7 @@ async fn it_is_registered_and_one_with_texts_is_served() {
 async fn a_time_limit_ends_the_render_and_a_retry_is_a_prompt_of_its_own() {
     let stage = Stage::new().await;
     let _worker = worker(&stage).await;
-    let run =
-        stage.double.schedule(new("order-1", &graph(1, 60_000), Some(&json!({"timeout_s": 1}))).attempts(2));
+    let run = stage.double.schedule(new("order-1", &endless(1), Some(&json!({"timeout_s": 1}))).attempts(2));
     let task = ended(&run).await;
     assert_eq!((task.status(), task.attempts.len()), (TaskStatus::TaskFailed, 2), "{task:?}");
     for attempt in &task.attempts {
@@ -175,11 +174,13 @@ async fn a_file_reaches_the_graph() {
 async fn killed_in_mid_render_it_finds_a_task_with_files_again() {
     let stage = Stage::new().await;
     let mut first = worker(&stage).await;
-    let run = stage.double.schedule(new("order-1", &picture(4000), Some(&pixel())));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(new("order-1", &picture(100), Some(&pixel())));
     stage.rendering().await;
     first.program.kill_9().unwrap();
     drop(first);
     let _worker = worker(&stage).await;
+    stage.sim.release().await;
     let task = ended(&run).await;
     assert_eq!(size(&copy(&output(&task))), (1, 1));
     assert_eq!((task.attempts.len(), stage.sim.executions().await), (1, 1));
@@ -285,7 +286,7 @@ async fn other_files_are_other_work() {
     let mut other = pixel();
     other["files"][0]["filename"] = json!("dog.png");
     let second =
-        stage.double.schedule(new("order-1", &picture(50), Some(&other)).timeout(Duration::from_secs(30)));
+        stage.double.schedule(new("order-1", &picture(50), Some(&other)).timeout(Duration::from_secs(300)));
     assert_ne!(output(&ended(&second).await)["prompt_id"], first_id);
     assert_eq!(stage.sim.executions().await, 2);
 }

@@ -11,7 +11,7 @@ use littlehorse_double::{Double, NewRun, Options, Run};
 use remuda_testbed::wait;
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Running, get};
+use crate::support::{PATIENCE, Running};
 
 /// A server, a ComfyUI and a folder for the worker.
 pub(crate) struct Stage {
@@ -57,13 +57,7 @@ impl Stage {
 
     /// Waits until ComfyUI works on something.
     pub(crate) async fn rendering(&self) {
-        let queue = format!("{}/queue", self.sim.url());
-        wait::until("a prompt to run", PATIENCE, async || {
-            let queue = get(&queue, None).await;
-            queue["queue_running"].as_array().is_some_and(|list| !list.is_empty()).then_some(())
-        })
-        .await
-        .unwrap();
+        self.sim.rendering().await;
     }
 }
 
@@ -75,13 +69,21 @@ pub(crate) async fn start(data: &Path, args: &[&str], env: &[(&str, &str)]) -> R
     Running::start_with(&all, env).await
 }
 
-/// A graph that renders for so long and saves a picture.
+/// A graph that renders for at least so long and saves a picture.
 pub(crate) fn graph(seed: u64, millis: u64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs":
             {"steps": 10, "step_ms": millis / 10, "preview": "none", "preview_size": 64, "seed": seed}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "fox/a"}},
     })
+}
+
+/// A graph that renders for longer than any test, and can be stopped at any time.
+pub(crate) fn endless(seed: u64) -> Value {
+    let mut graph = graph(seed, 0);
+    graph["1"]["inputs"]["steps"] = json!(20_000);
+    graph["1"]["inputs"]["step_ms"] = json!(100);
+    graph
 }
 
 /// A task whose workflow is text.
@@ -150,5 +152,5 @@ pub(crate) async fn until(what: &str, is: impl AsyncFn() -> bool) {
     wait::until(what.to_owned(), PATIENCE, async || is().await.then_some(())).await.unwrap();
 }
 
-/// Longer than a task here takes, shorter than a test may.
-pub(crate) const SOON: Duration = Duration::from_secs(3);
+/// Without waiting for anything: shorter than a drain, which takes 25 s.
+pub(crate) const SOON: Duration = Duration::from_secs(20);

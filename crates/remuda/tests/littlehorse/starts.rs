@@ -194,7 +194,7 @@ async fn it_waits_for_comfyui_before_it_registers_and_for_a_server_for_ever() {
     let stage = Stage::new().await;
     stage.double.down(0).await.unwrap();
     let port = stage.double.port(0).to_string();
-    let comfyui = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let comfyui = format!("127.0.0.1:{}", remuda_testbed::net::free_port().unwrap());
     let url = format!("http://{comfyui}");
     let data = stage.dir.path().to_str().unwrap();
     let args = ["worker", "--source", "littlehorse", "--json", "--data", data];
@@ -208,7 +208,7 @@ async fn it_waits_for_comfyui_before_it_registers_and_for_a_server_for_ever() {
     let mut worker = Program::start(env!("CARGO_BIN_EXE_remuda"), args, env).unwrap();
     worker.wait_line("ComfyUI does not answer yet", PATIENCE).await.unwrap();
     assert!(stage.double.journal().is_empty());
-    let _sim = Running::start(&["sim", "--listen", &comfyui.to_string(), "--json"]).await;
+    let _sim = Running::start(&["sim", "--listen", &comfyui, "--json"]).await;
     worker.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
     stage.double.up(0).unwrap();
     worker.wait_line("{\"", PATIENCE).await.unwrap();

@@ -36,10 +36,12 @@ async fn tokens_that_run_out_or_are_revoked_are_renewed() {
     let run = stage.double.schedule(NewRun::json("order-1", graph(1, 4000).to_string()));
     output(&ended(&run).await);
     // It is taken away in mid-render, and the token service stumbles when a new one is wanted.
-    let run = stage.double.schedule(NewRun::json("order-2", graph(2, 1500).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-2", graph(2, 500).to_string()));
     stage.rendering().await;
     tokens.fail(2);
     tokens.revoke();
+    stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
     assert_eq!(task.attempts.len(), 1, "{task:?}");

@@ -1,9 +1,11 @@
 //! The journal cannot be written.
 
+use std::path::PathBuf;
+
 use littlehorse_double::NewRun;
 
 use crate::rig::{all_heard, env, gives_up, idle, journal};
-use crate::stage::{Stage, ended, graph, output};
+use crate::stage::{Stage, ended, graph, output, until};
 use crate::support::{PATIENCE, text};
 
 #[tokio::test]
@@ -40,12 +42,18 @@ async fn what_cannot_be_written_down_is_not_begun() {
 async fn a_result_that_a_full_disk_does_not_take_is_still_reported() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(2, 2000).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(2, 100).to_string()));
     stage.rendering().await;
+    // Nothing else is written of it before it ends.
+    let noted =
+        |file: &PathBuf| std::fs::read_to_string(file).is_ok_and(|text| text.contains("\"rendering\""));
+    until("the journal to know that it renders", async || journal(stage.dir.path()).iter().any(noted)).await;
     stage.double.down(0).await.unwrap();
     // From here on there is no room for its file.
     let file = journal(stage.dir.path()).pop().expect("the file of the job");
     std::os::unix::fs::symlink("/dev/full", file.with_extension("tmp")).unwrap();
+    stage.sim.release().await;
     worker.program.wait_line("cannot be kept in the journal", PATIENCE).await.unwrap();
     idle(stage.sim.url()).await;
     stage.double.up(0).unwrap();

@@ -7,14 +7,15 @@ use littlehorse_double::proto::TaskStatus;
 use serde_json::json;
 
 use crate::rig::{all_heard, fault, idle};
-use crate::stage::{Stage, ended, error, graph, output, start};
+use crate::stage::{Stage, ended, endless, error, graph, output, start};
 use crate::support::PATIENCE;
 
 #[tokio::test]
 async fn a_comfyui_that_dies_in_mid_render_is_a_failure_and_the_retry_renders_again() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 4000).to_string()).attempts(2));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 100).to_string()).attempts(2));
     stage.rendering().await;
     fault(stage.sim.url(), json!({"kind": "crash", "down_ms": 1000})).await;
     let task = ended(&run).await;
@@ -30,10 +31,11 @@ async fn a_comfyui_that_dies_in_mid_render_is_a_failure_and_the_retry_renders_ag
 async fn a_comfyui_that_is_away_for_the_whole_attempt_gets_no_other_before_it_is_back() {
     let stage = Stage::new().await;
     let _worker = stage.worker().await;
-    let new = NewRun::json("order-1", graph(2, 3000).to_string());
-    let run = stage.double.schedule(new.attempts(9).timeout(Duration::from_secs(4)));
+    stage.sim.hold().await;
+    let new = NewRun::json("order-1", graph(2, 100).to_string());
+    let run = stage.double.schedule(new.attempts(20).timeout(Duration::from_secs(6)));
     stage.rendering().await;
-    fault(stage.sim.url(), json!({"kind": "crash", "down_ms": 12_000})).await;
+    fault(stage.sim.url(), json!({"kind": "crash", "down_ms": 24_000})).await;
     let task = ended(&run).await;
     output(&task);
     assert_eq!(task.attempts[0].status(), TaskStatus::TaskTimeout, "{task:?}");
@@ -46,10 +48,12 @@ async fn a_comfyui_that_is_away_for_the_whole_attempt_gets_no_other_before_it_is
 async fn a_worker_that_stood_still_gives_its_result_to_the_next_attempt() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let new = NewRun::json("order-1", graph(3, 2000).to_string());
-    let run = stage.double.schedule(new.attempts(3).timeout(Duration::from_secs(5)));
+    stage.sim.hold().await;
+    let new = NewRun::json("order-1", graph(3, 100).to_string());
+    let run = stage.double.schedule(new.attempts(3).timeout(Duration::from_secs(10)));
     stage.rendering().await;
     worker.program.stop().unwrap();
+    stage.sim.release().await;
     let timed_out = run.until(|task| task.attempts[0].status() == TaskStatus::TaskTimeout);
     tokio::time::timeout(PATIENCE, timed_out).await.unwrap();
     idle(stage.sim.url()).await;
@@ -65,7 +69,7 @@ async fn a_worker_that_stood_still_gives_its_result_to_the_next_attempt() {
 async fn a_worker_that_stood_still_stops_what_was_given_up_meanwhile() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let new = NewRun::json("order-1", graph(4, 300_000).to_string()).timeout(Duration::from_secs(3));
+    let new = NewRun::json("order-1", endless(4).to_string()).timeout(Duration::from_secs(10));
     let run = stage.double.schedule(new);
     stage.rendering().await;
     worker.program.stop().unwrap();
@@ -82,8 +86,9 @@ async fn a_worker_that_stood_still_stops_what_was_given_up_meanwhile() {
 async fn a_worker_that_stood_still_leaves_what_another_one_has_adopted() {
     let stage = Stage::new().await;
     let mut first = stage.worker().await;
-    let new = NewRun::json("order-1", graph(6, 12_000).to_string());
-    let run = stage.double.schedule(new.attempts(2).timeout(Duration::from_secs(60)));
+    stage.sim.hold().await;
+    let new = NewRun::json("order-1", graph(6, 1000).to_string());
+    let run = stage.double.schedule(new.attempts(2).timeout(Duration::from_secs(600)));
     stage.rendering().await;
     first.program.stop().unwrap();
     run.time_out();
@@ -98,6 +103,7 @@ async fn a_worker_that_stood_still_leaves_what_another_one_has_adopted() {
     let second = start(data.path(), &[], &env).await;
     tokio::time::timeout(PATIENCE, run.running(1)).await.unwrap();
     first.program.cont().unwrap();
+    stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
     assert_eq!(task.attempts[1].task_worker_id, second.first["worker_id"].as_str().unwrap());

@@ -43,10 +43,12 @@ async fn streams_that_break_lose_nothing() {
         let new = |what: &str, seed, millis| {
             NewRun::json(format!("{what}-{how:?}").to_lowercase(), graph(seed, millis).to_string())
         };
-        let run = stage.double.schedule(new("waits", seed, 1000));
+        stage.sim.hold().await;
+        let run = stage.double.schedule(new("waits", seed, 100));
         // … and while it renders.
         stage.rendering().await;
         break_streams(&stage.double, how);
+        stage.sim.release().await;
         let task = ended(&run).await;
         output(&task);
         assert_eq!(task.attempts.len(), 1, "{how:?}: {task:?}");
@@ -63,9 +65,11 @@ async fn a_task_that_is_delivered_twice_is_rendered_once() {
     let stage = Stage::new().await;
     // A second slot, so that something is asked for in mid-render.
     let _worker = stage.worker_with(&[], &[("LHW_NUM_WORKER_THREADS", "2")]).await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 2000).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 100).to_string()));
     stage.rendering().await;
     until("the next to be asked for", async || run.deliver_again()).await;
+    stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
     // Once more after its end, when the report was answered: before that, it would be the same report.
@@ -84,19 +88,24 @@ async fn tasks_follow_when_hosts_are_dealt_anew() {
     stage.double.assign("mover", Some(vec![0, 1]));
     let _worker = stage.worker_with(&[], &[("LHW_TASK_WORKER_ID", "mover")]).await;
     tokio::time::timeout(PATIENCE, stage.double.until_parked(1, 1)).await.unwrap();
-    let first = stage.double.schedule(NewRun::json("order-1", graph(2, 2000).to_string()).at(1));
+    stage.sim.hold().await;
+    let first = stage.double.schedule(NewRun::json("order-1", graph(2, 100).to_string()).at(1));
     stage.rendering().await;
     // In mid-render the host that delivered it goes to somebody else; a broken stream makes the worker ask for its hosts.
     stage.double.assign("mover", Some(vec![2]));
     stage.double.set_healthy(Some(false));
     stage.double.reset_streams(0);
     stage.double.reset_streams(1);
+    stage.sim.release().await;
     output(&ended(&first).await);
     let next = stage.double.schedule(NewRun::json("order-2", graph(3, 50).to_string()).at(2));
     output(&ended(&next).await);
     stage.double.set_healthy(None);
     tokio::time::timeout(PATIENCE, stage.double.until_parked(2, 1)).await.unwrap();
-    assert_eq!((stage.double.parked(0), stage.double.parked(1)), (0, 0), "they are not ours any more");
+    until("nothing to be asked of what is not ours any more", async || {
+        (stage.double.parked(0), stage.double.parked(1)) == (0, 0)
+    })
+    .await;
     assert_eq!(stage.sim.executions().await, 2);
     all_heard(stage.dir.path()).await;
 }

@@ -123,7 +123,7 @@ async fn options_reach_the_render_and_may_be_left_out() {
     let copy = std::fs::read(paths.clone().find(|path| path.contains("/copy_")).expect("a copy")).unwrap();
     assert_eq!(&copy[16..24], [0, 0, 0, 1, 0, 0, 0, 1], "one pixel");
 
-    let late = run("options-late", graph(3, 60_000), json!({"timeout_s": 1})).await;
+    let late = run("options-late", graph(3, 600_000), json!({"timeout_s": 1})).await;
     assert_eq!((late.status, late.task), (RunStatus::Error, TaskStatus::TaskFailed), "{late:?}");
     stage.is_idle().await;
 

@@ -14,11 +14,13 @@ use tempfile::TempDir;
 async fn a_worker_that_was_killed_goes_on_where_it_was() {
     let stage = Stage::new(shared().await, "killed").await;
     let mut worker = stage.worker().await;
-    stage.run("survives", graph(1, 4_000)).await;
+    stage.sim.hold().await;
+    stage.run("survives", graph(1, 500)).await;
     stage.renders().await;
     worker.program.kill_9().unwrap();
     drop(worker);
     let _worker = stage.worker().await;
+    stage.sim.release().await;
     let run = stage.ended("survives").await;
     output(&run);
     assert_eq!(run.attempts.len(), 1, "{run:?}");
@@ -29,14 +31,16 @@ async fn a_worker_that_was_killed_goes_on_where_it_was() {
 #[tokio::test]
 async fn what_a_dead_worker_has_begun_is_adopted_by_another() {
     let mut stage = Stage::new(shared().await, "orphan").await;
-    stage.workflow = stage.workflow.timeout(Duration::from_secs(5)).retries(3);
+    stage.workflow = stage.workflow.timeout(Duration::from_secs(5)).retries(30);
     let mut worker = stage.worker().await;
+    stage.sim.hold().await;
     stage.run("inherited", graph(2, 7_000)).await;
     stage.renders().await;
     worker.program.kill_9().unwrap();
     drop(worker);
     let elsewhere = TempDir::new().unwrap();
     let _heir = stage.worker_with(elsewhere.path(), &stage.sim, &[]).await;
+    stage.sim.release().await;
     let run = stage.ended("inherited").await;
     output(&run);
     assert_eq!(run.attempts[0].status, TaskStatus::TaskTimeout, "{run:?}");
@@ -46,7 +50,7 @@ async fn what_a_dead_worker_has_begun_is_adopted_by_another() {
 #[tokio::test]
 async fn an_attempt_that_was_too_short_is_finished_by_the_next() {
     let mut stage = Stage::new(shared().await, "short").await;
-    stage.workflow = stage.workflow.timeout(Duration::from_secs(3)).retries(9);
+    stage.workflow = stage.workflow.timeout(Duration::from_secs(3)).retries(50);
     let _worker = stage.worker().await;
     stage.run("longer", graph(3, 8_000)).await;
     let run = stage.ended("longer").await;
@@ -60,16 +64,16 @@ async fn what_nobody_wants_any_more_is_stopped() {
     let mut stage = Stage::new(shared().await, "given-up").await;
     let patient = stage.workflow.clone();
     stage.workflow =
-        Workflow { name: "impatient".to_owned(), ..patient.clone().timeout(Duration::from_secs(3)) };
+        Workflow { name: "impatient".to_owned(), ..patient.clone().timeout(Duration::from_secs(10)) };
     let _worker = stage.worker().await;
-    stage.run("too-long", graph(4, 60_000)).await;
+    stage.run("too-long", graph(4, 600_000)).await;
     stage.renders().await;
     let run = stage.ended("too-long").await;
     assert_eq!((run.status, run.task), (RunStatus::Error, TaskStatus::TaskTimeout), "{run:?}");
     stage.is_idle().await;
 
     stage.workflow = patient.timeout(Duration::from_secs(600));
-    stage.run("deleted", graph(5, 60_000)).await;
+    stage.run("deleted", graph(5, 600_000)).await;
     stage.renders().await;
     stage.workflows.delete("deleted").await.unwrap();
     stage.is_idle().await;
@@ -85,13 +89,15 @@ async fn a_server_that_is_away_at_the_end_hears_of_it_when_it_is_back() {
     let stage = Stage::new(&server, "away").await;
     let _worker = stage.worker().await;
     for (id, seed) in [("stopped", 7), ("killed", 8)] {
-        stage.run(id, graph(seed, 1_500)).await;
+        stage.sim.hold().await;
+        stage.run(id, graph(seed, 100)).await;
         stage.renders().await;
         if id == "stopped" {
             server.stop().await.unwrap()
         } else {
             server.kill().await.unwrap()
         }
+        stage.sim.release().await;
         stage.is_idle().await;
         server.start_again().await.unwrap();
         let run = stage.ended(id).await;
@@ -118,7 +124,7 @@ async fn two_workers_share_a_hundred_runs() {
 async fn a_server_that_is_killed_among_a_hundred_runs_loses_none() {
     let mut server = started().await;
     let mut stage = Stage::new(&server, "burst").await;
-    stage.workflow = stage.workflow.timeout(Duration::from_secs(10)).retries(5);
+    stage.workflow = stage.workflow.timeout(Duration::from_secs(30)).retries(5);
     let pair = Pair::start(&stage).await;
     for n in 0..RUNS {
         stage.run(&format!("run-{n}"), graph(2_000 + n, 50)).await;

@@ -11,7 +11,7 @@ use remuda_testbed::wait;
 use serde_json::Value;
 
 /// Generous, for machines that do a lot besides.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A process that says in its first line, as JSON, where it answers.
 pub(crate) struct Running {
@@ -51,6 +51,29 @@ impl Running {
 
     pub(crate) async fn get(&self, path: &str) -> Value {
         get(&format!("{}{path}", self.url()), None).await
+    }
+
+    /// Holds the next prompt that this simulator begins at its first node, until it is released or the simulator restarts.
+    pub(crate) async fn hold(&self) {
+        let fault = r#"{"kind": "stuck_node", "times": 1}"#;
+        let (status, answer) = post(&format!("{}/sim/faults", self.url()), None, fault).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    /// Lets go of what is held, and takes back all other faults.
+    pub(crate) async fn release(&self) {
+        let removed = reqwest::Client::new().delete(format!("{}/sim/faults", self.url())).send().await;
+        removed.expect("an answer").error_for_status().expect("no faults");
+    }
+
+    /// Waits until this simulator works on a prompt.
+    pub(crate) async fn rendering(&self) {
+        wait::until("a prompt to run", PATIENCE, async || {
+            let queue = self.get("/queue").await;
+            queue["queue_running"].as_array().is_some_and(|list| !list.is_empty()).then_some(())
+        })
+        .await
+        .expect("a prompt that runs");
     }
 
     /// How often each prompt was executed, by the simulator's own count.

@@ -80,7 +80,7 @@ impl Options {
             tasks: 150,
             clients: 20,
             trouble: Duration::from_secs(30),
-            rest: Duration::from_secs(300),
+            rest: Duration::from_secs(180),
             lease: Duration::from_secs(5),
             slack: Duration::from_secs(2),
             outage: Duration::ZERO,

@@ -68,8 +68,8 @@ async fn what_waited_here_until_somebody_else_had_it_is_not_rendered() {
     stage.double.until_parked(0, 1).await;
     stage.double.until_parked(1, 1).await;
     stage.sim.hold().await;
-    let first = stage.double.schedule(NewRun::json("order-1", graph(8, 500).to_string()).at(0).attempts(3));
-    let second = stage.double.schedule(NewRun::json("order-2", graph(9, 500).to_string()).at(1).attempts(3));
+    let first = stage.double.schedule(NewRun::json("order-1", graph(8, 4000).to_string()).at(0).attempts(3));
+    let second = stage.double.schedule(NewRun::json("order-2", graph(9, 4000).to_string()).at(1).attempts(3));
     stage.rendering().await;
     first.running(0).await;
     // It can only be so while the slot is taken.

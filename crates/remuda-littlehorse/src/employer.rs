@@ -1,32 +1,26 @@
 //! A LittleHorse server as an employer: jobs from its deliveries, reports from their ends.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use littlehorse::{Client, Delivery, Ending, Error, Health, Host, Intake, IntakeOptions, Report};
 use remuda_core::WorkerId;
 use remuda_runner::frames::{Frame, FrameKind};
-use remuda_runner::source::journal::{Employer, Job, JobEnding, Over, Reported};
+use remuda_runner::source::journal::{Employer, Job, JobEnding, Next, Over, Reported};
 use remuda_runner::source::{Result, SourceError};
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::checkpoint;
 use crate::contract::{self, Contract};
 use crate::intakes::{Intakes, Kind};
 use crate::job::{self, Cookie, Reading};
-use crate::log::TaskLog;
+use crate::notes::NoteBook;
 use crate::output::Places;
 use crate::oversight::{self, Look};
-use crate::reporting::Unheard;
-
-/// Logs of more tasks than this are not kept: those of tasks that were let go of go first.
-const MOST_NOTES: usize = 4096;
 
 /// So many reports of tasks that could not be begun may wait to be heard.
 const MOST_REFUSALS: usize = 256;
@@ -36,9 +30,6 @@ const WAITED: Duration = Duration::from_secs(1);
 
 /// How long the server may take to say so.
 const QUESTION: Duration = Duration::from_secs(5);
-
-/// How often it is tried to keep a checkpoint.
-const CHECKPOINT_TRIES: u32 = 3;
 
 /// How long a stop waits for reports of tasks that were not begun.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -81,9 +72,9 @@ pub struct LittleHorse {
     pub(crate) options: Options,
     /// Nothing, if it only reports.
     serving: Option<Serving>,
-    notes: Mutex<HashMap<String, Notes>>,
+    pub(crate) notes: NoteBook,
     /// Whether the server has checkpoints.
-    checkpoints: OnceCell<bool>,
+    pub(crate) checkpoints: OnceCell<bool>,
     /// Reports of tasks that were not begun.
     refusals: TaskTracker,
     refusing: Arc<AtomicUsize>,
@@ -95,22 +86,6 @@ pub struct LittleHorse {
 struct Serving {
     intakes: Intakes,
     contract: Contract,
-}
-
-/// What is remembered of a task that is under way.
-#[derive(Debug, Default)]
-pub(crate) struct Notes {
-    pub(crate) log: TaskLog,
-    /// The prompt's id, and the ComfyUI that has it.
-    begun: Option<(uuid::Uuid, WorkerId)>,
-    /// How many checkpoints this process has left.
-    pub(crate) stored: i32,
-    /// How often that was tried.
-    tries: u32,
-    /// How often its report was not heard.
-    pub(crate) unheard: Unheard,
-    /// The attempt of which it was said that its time is over.
-    superseded: Option<i32>,
 }
 
 /// A task that was taken; dropped, it is put back.
@@ -165,7 +140,7 @@ impl LittleHorse {
             client,
             options,
             serving,
-            notes: Mutex::default(),
+            notes: NoteBook::default(),
             checkpoints: OnceCell::new(),
             refusals: TaskTracker::new(),
             refusing: Arc::default(),
@@ -204,23 +179,6 @@ impl LittleHorse {
             );
         }
         self.stop.cancel();
-    }
-
-    fn notes(&self) -> MutexGuard<'_, HashMap<String, Notes>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn note<T>(&self, job: &Job, change: impl FnOnce(&mut Notes) -> T) -> T {
-        let mut notes = self.notes();
-        if notes.len() >= MOST_NOTES && !notes.contains_key(&job.key) {
-            let oldest = notes.keys().next().cloned();
-            oldest.and_then(|key| notes.remove(&key));
-        }
-        change(notes.entry(job.key.clone()).or_default())
-    }
-
-    fn log(&self, job: &Job, text: &str) {
-        self.note(job, |notes| notes.log.line(&now(), text));
     }
 
     /// Lets a task pass that came just now; one that waited here only if the server still wants it from us: its time ran, and
@@ -278,42 +236,6 @@ impl LittleHorse {
             refusing.fetch_sub(1, Ordering::Relaxed);
         });
     }
-
-    /// Keeps where the prompt is, once, if the server can. Whether it worked changes nothing here.
-    async fn keep_checkpoint(&self, job: &Job, cookie: &Cookie) {
-        let begun = self.note(job, |notes| {
-            let due = cookie.observed == 0 && notes.stored == 0 && notes.tries < CHECKPOINT_TRIES;
-            let begun = notes.begun.clone().filter(|_| due);
-            notes.tries += u32::from(begun.is_some());
-            begun
-        });
-        let Some((prompt_id, worker)) = begun else { return };
-        let able = self.checkpoints.get_or_try_init(async || {
-            let version = self.client.server_version().await?;
-            Ok::<_, Error>(checkpoint::are_there(&version))
-        });
-        if !matches!(able.await, Ok(true)) {
-            return;
-        }
-        let request = checkpoint::request(cookie.task_run(), job.attempt, prompt_id, &worker);
-        match self.client.put_checkpoint(request).await {
-            // What this means is seen by the look at the task that follows.
-            Ok(answer) if checkpoint::is_stop(answer.flow_control_continue_type) => {}
-            Ok(_) => self.note(job, |notes| notes.stored = 1),
-            Err(error) => tracing::debug!(task = job.key, %error, "no checkpoint was kept"),
-        }
-    }
-
-    /// What is said once, when the timeout of the attempt is known.
-    fn tell_timeout(job: &Job, timeout: Duration) {
-        if job.timeout_s.is_some_and(|own| u64::from(own) > timeout.as_secs()) {
-            tracing::warn!(
-                task = job.key,
-                timeout_s = timeout.as_secs(),
-                "LittleHorse's timeout of this task is shorter than ours: longer renders are tried again"
-            );
-        }
-    }
 }
 
 #[async_trait]
@@ -353,7 +275,6 @@ impl Employer for LittleHorse {
             return Ok(Reported::TooLate);
         };
         let reported = self.send(job, &cookie, ended).await?;
-        self.notes().remove(&job.key);
         tracing::info!(task = job.key, attempt = job.attempt, ?reported, "a task was reported");
         Ok(reported)
     }
@@ -367,49 +288,26 @@ impl Employer for LittleHorse {
     }
 
     async fn watch(&self, job: &Job) -> Over {
-        let Some(cookie) = Cookie::read(job) else { return std::future::pending().await };
-        let task = cookie.task_run();
-        let me = &self.client.config().worker_id;
-        let since = Instant::now();
-        let (mut timeout, mut absent) = (None, false);
-        let mut pause = oversight::FIRST;
-        loop {
-            tokio::time::sleep(pause).await;
-            self.keep_checkpoint(job, &cookie).await;
-            match self.client.get_task_run(&task).await {
-                Ok(run) => {
-                    absent = false;
-                    let seconds = u64::try_from(run.timeout_seconds).unwrap_or_default();
-                    if timeout.is_none() && seconds > 0 {
-                        let known = Duration::from_secs(seconds);
-                        timeout = Some(known);
-                        Self::tell_timeout(job, known);
-                    }
-                    if let Look::Over(over) = oversight::judge(&run, job.attempt, me) {
-                        self.tell_over(job, &over, timeout);
-                        return over;
-                    }
-                }
-                // A cluster that deals its tasks anew may have lost sight of one: it is asked twice.
-                Err(Error::NotFound { .. }) if absent => {
-                    let over = Over::Unwanted("LittleHorse does not know the task any more".to_owned());
-                    self.tell_over(job, &over, timeout);
-                    return over;
-                }
-                Err(Error::NotFound { .. }) => {
-                    absent = true;
-                    pause = oversight::FIRST;
-                    continue;
-                }
-                Err(error) => tracing::debug!(task = job.key, %error, "the task could not be looked at"),
-            }
-            pause = oversight::pause(since.elapsed(), timeout);
+        match Cookie::read(job) {
+            Some(cookie) => self.watch_over(job, &cookie).await,
+            None => std::future::pending().await,
         }
+    }
+
+    async fn watch_next(&self, job: &Job) -> Next {
+        match Cookie::read(job) {
+            Some(cookie) => self.watch_for_next(job, &cookie).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn gone(&self, job: &Job) {
+        self.notes.drop(&job.key);
     }
 
     fn begun(&self, job: &Job, worker: &WorkerId) {
         let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
-        self.note(job, |notes| {
+        self.notes.of(&job.key, |notes| {
             notes.begun = Some((prompt_id, worker.clone()));
             // A later attempt was looked for, and may have been there already.
             let how = if job.again { "taken up at" } else { "submitted to" };
@@ -419,14 +317,14 @@ impl Employer for LittleHorse {
     }
 
     fn queued(&self, job: &Job, ahead: usize) {
-        self.note(job, |notes| notes.log.queued(&now(), ahead));
+        self.notes.of(&job.key, |notes| notes.log.queued(&now(), ahead));
     }
 
     fn frame(&self, job: &Job, frame: &Frame) {
         let FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } = &frame.what else {
             return;
         };
-        self.note(job, |notes| {
+        self.notes.of(&job.key, |notes| {
             notes.log.progress(Instant::now(), *fraction, |percent| {
                 let step = match node {
                     Some(node) if *max > 1.0 => format!(", node {node} at {value:.0} of {max:.0}"),
@@ -436,37 +334,6 @@ impl Employer for LittleHorse {
                 (now(), format!("{percent} % ({nodes_done} of {nodes} nodes done{step})"))
             });
         });
-    }
-}
-
-impl LittleHorse {
-    fn tell_over(&self, job: &Job, over: &Over, timeout: Option<Duration>) {
-        // Until the next attempt comes that is seen again and again, and said once.
-        if *over == Over::Superseded
-            && self.note(job, |notes| notes.superseded.replace(job.attempt)) == Some(job.attempt)
-        {
-            return;
-        }
-        tracing::warn!(
-            task = job.key,
-            attempt = job.attempt,
-            ?over,
-            "the attempt is not this worker's any more"
-        );
-        let limit = timeout.map_or_else(String::new, |timeout| format!(" of {} s", timeout.as_secs()));
-        match over {
-            Over::Superseded => {
-                let text = format!(
-                    "the attempt's timeout{limit} passed; the render goes on for the next attempt (timeout_seconds of \
-                     the task's node is too short for it)"
-                );
-                self.log(job, &text);
-            }
-            // Nobody will hear of it any more.
-            Over::Unwanted(_) | Over::Elsewhere => {
-                self.notes().remove(&job.key);
-            }
-        }
     }
 }
 

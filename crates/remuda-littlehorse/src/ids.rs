@@ -26,14 +26,8 @@ pub(crate) struct Ids {
     pub(crate) earlier: Vec<(i32, Uuid)>,
 }
 
-/// Makes them. With other options it is other work, too.
-pub(crate) fn ids(
-    tenant: Option<&str>,
-    key: &TaskKey,
-    workflow: &str,
-    options: Option<&str>,
-    attempt: i32,
-) -> Ids {
+/// Which work it is, as text. With other options it is other work, too.
+pub(crate) fn work(tenant: Option<&str>, key: &TaskKey, workflow: &str, options: Option<&str>) -> String {
     let tenant = tenant.filter(|tenant| !tenant.is_empty()).unwrap_or(DEFAULT_TENANT);
     let mut digest = Sha256::new_with_prefix(workflow.as_bytes());
     if let Some(options) = options {
@@ -42,11 +36,15 @@ pub(crate) fn ids(
     }
     let hash = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     // Neither tenants nor ids have a line break in them.
-    let name = format!("{tenant}\n{key}\n{hash}");
-    let second = |attempt: i32| Uuid::new_v5(&NAMESPACE, format!("{name}\n{attempt}").as_bytes());
+    format!("{tenant}\n{key}\n{hash}")
+}
+
+/// The ids of an attempt of this work.
+pub(crate) fn ids(work: &str, attempt: i32) -> Ids {
+    let second = |attempt: i32| Uuid::new_v5(&NAMESPACE, format!("{work}\n{attempt}").as_bytes());
     let earlier = attempt.saturating_sub(EARLIER).max(1)..attempt;
     Ids {
-        first: Uuid::new_v5(&NAMESPACE, name.as_bytes()),
+        first: Uuid::new_v5(&NAMESPACE, work.as_bytes()),
         second: second(attempt),
         earlier: earlier.map(|attempt| (attempt, second(attempt))).collect(),
     }
@@ -57,6 +55,10 @@ mod tests {
     use littlehorse::proto::{TaskRunId, WfRunId};
 
     use super::*;
+
+    fn ids(tenant: Option<&str>, key: &TaskKey, workflow: &str, options: Option<&str>, attempt: i32) -> Ids {
+        super::ids(&work(tenant, key, workflow, options), attempt)
+    }
 
     fn key(run: &str, guid: &str) -> TaskKey {
         let wf_run_id = Some(WfRunId { id: run.to_owned(), parent_wf_run_id: None });

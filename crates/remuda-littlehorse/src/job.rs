@@ -23,10 +23,13 @@ pub(crate) struct Cookie {
     /// How many checkpoints earlier attempts have left.
     #[serde(default)]
     pub(crate) observed: i32,
+    /// Which work it is: of this the ids of its prompts are made. Journals of earlier versions do not have it.
+    #[serde(default)]
+    work: Option<String>,
 }
 
 impl Cookie {
-    fn of(task: &TaskRunId, host: &Host, observed: i32) -> Self {
+    fn of(task: &TaskRunId, host: &Host, observed: i32, work: String) -> Self {
         let mut run = Vec::new();
         let mut next = task.wf_run_id.as_ref();
         while let Some(id) = next {
@@ -34,7 +37,8 @@ impl Cookie {
             next = id.parent_wf_run_id.as_deref();
         }
         run.reverse();
-        Self { run, guid: task.task_guid.clone(), host: host.name.clone(), port: host.port, observed }
+        let (guid, host, port) = (task.task_guid.clone(), host.name.clone(), host.port);
+        Self { run, guid, host, port, observed, work: Some(work) }
     }
 
     /// From a job; one that somebody else wrote has none.
@@ -79,8 +83,9 @@ pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Res
     let key = delivery.key();
     let attempt = delivery.attempt();
     let observed = delivery.task.total_observed_checkpoints;
-    let ids = ids::ids(reading.tenant, &key, workflow.get(), options.text.as_deref(), attempt);
-    let cookie = Cookie::of(task, &delivery.host, observed);
+    let work = ids::work(reading.tenant, &key, workflow.get(), options.text.as_deref());
+    let ids = ids::ids(&work, attempt);
+    let cookie = Cookie::of(task, &delivery.host, observed, work);
     Ok(Job {
         key: key.to_string(),
         attempt,
@@ -94,6 +99,22 @@ pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Res
         folder: options.folder,
         cookie: serde_json::to_value(cookie).unwrap_or_default(),
         sent_as: None,
+    })
+}
+
+/// The job of a later attempt, as if it had been delivered; none, if the journal does not say enough.
+pub(crate) fn later(job: &Job, attempt: i32, observed: i32) -> Option<Job> {
+    let cookie = Cookie { observed, ..Cookie::read(job)? };
+    let ids = ids::ids(cookie.work.as_deref()?, attempt);
+    Some(Job {
+        attempt,
+        prompt_id: ids.first,
+        second_prompt_id: ids.second,
+        earlier: ids.earlier,
+        again: true,
+        cookie: serde_json::to_value(cookie).ok()?,
+        sent_as: None,
+        ..job.clone()
     })
 }
 
@@ -145,6 +166,19 @@ mod tests {
         assert_eq!((first.again, second.again), (false, true));
         assert_eq!(first.key, "parent_child/0-3");
         assert_eq!(first.workflow.get(), GRAPH);
+    }
+
+    #[test]
+    fn a_later_attempt_that_did_not_come_is_as_if_it_had() {
+        let mut third = delivery(3, GRAPH);
+        third.task.total_observed_checkpoints = 1;
+        let came = plain(&third).unwrap();
+        let first = plain(&delivery(0, GRAPH)).unwrap();
+        let made = later(&Job { sent_as: Some(first.prompt_id), ..first.clone() }, 3, 1).unwrap();
+        assert_eq!(serde_json::to_value(&made).unwrap(), serde_json::to_value(&came).unwrap());
+        let mut old = first;
+        old.cookie.as_object_mut().unwrap().remove("work");
+        assert!(later(&old, 3, 1).is_none());
     }
 
     #[test]

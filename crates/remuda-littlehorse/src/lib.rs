@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! intakes ─▶ input, options ─▶ ids, job ─▶ Job ─▶ (journal, runners, ComfyUI) ─▶ JobEnding ─▶ ending, output ─▶ Report
-//!                                           │ watch: oversight, checkpoint     frame, queued: log ─┘
+//!                                           │ watching: oversight, checkpoint  frame, queued: log ─┘
 //! ```
 
 mod checkpoint;
@@ -18,10 +18,12 @@ mod input;
 mod intakes;
 mod job;
 mod log;
+mod notes;
 mod options;
 mod output;
 mod oversight;
 mod reporting;
+mod watching;
 
 pub use contract::Contract;
 pub use employer::{LittleHorse, Options};

@@ -49,6 +49,14 @@ pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
     }
 }
 
+/// The newest attempt of a task, if it is later than this one and runs under the name of the worker `me`.
+pub(crate) fn handed_to(run: &TaskRun, attempt: i32, me: &str) -> Option<i32> {
+    let newest = run.attempts.last()?;
+    let number = i32::try_from(run.attempts.len()).ok()? - 1;
+    let ours = status(newest.status) == Some(TaskStatus::TaskRunning) && newest.task_worker_id == me;
+    (ours && number > attempt).then_some(number)
+}
+
 fn unwanted(run: &TaskRun) -> Look {
     let word = status(run.status).map_or("over", |status| status.as_str_name());
     Look::Over(Over::Unwanted(format!("LittleHorse has given the task up ({word})")))
@@ -112,6 +120,17 @@ mod tests {
         assert_eq!(look(TaskRunning, &[(TaskTimeout, "me"), (TaskRunning, "me")], 0), superseded);
         let elsewhere = Look::Over(Over::Elsewhere);
         assert_eq!(look(TaskRunning, &[(TaskTimeout, "me"), (TaskRunning, "other")], 0), elsewhere);
+    }
+
+    #[test]
+    fn an_attempt_that_was_handed_to_this_worker_is_seen() {
+        let handed = |attempts: &[(TaskStatus, &str)]| handed_to(&run(TaskRunning, attempts), 0, "me");
+        assert_eq!(handed(&[(TaskTimeout, "me"), (TaskRunning, "me")]), Some(1));
+        assert_eq!(handed(&[(TaskTimeout, "me"), (TaskTimeout, "me"), (TaskRunning, "me")]), Some(2));
+        assert_eq!(handed(&[(TaskRunning, "me")]), None, "that is this one");
+        assert_eq!(handed(&[(TaskTimeout, "me"), (TaskRunning, "other")]), None);
+        assert_eq!(handed(&[(TaskTimeout, "me"), (TaskScheduled, "")]), None);
+        assert_eq!(handed(&[(TaskTimeout, "me"), (TaskTimeout, "me")]), None);
     }
 
     #[test]

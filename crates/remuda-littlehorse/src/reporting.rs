@@ -98,8 +98,9 @@ impl LittleHorse {
             match self.standing(job, cookie, &error).await {
                 Standing::Over => return Ok(Reported::TooLate),
                 Standing::Wanted if matches!(error, Error::Unavailable { .. }) && size != Size::Notice => {
-                    let unheard =
-                        self.note(job, |notes| notes.unheard.is_wanted(bytes).then_some(notes.unheard));
+                    let unheard = self
+                        .notes
+                        .of(&job.key, |notes| notes.unheard.is_wanted(bytes).then_some(notes.unheard));
                     match (unheard, size) {
                         (Some(_), Size::Whole) => size = Size::WithoutLog,
                         (Some(unheard), _) if unheard.wanted >= Unheard::GIVEN_UP => size = Size::Notice,
@@ -114,7 +115,7 @@ impl LittleHorse {
     /// The report of a job.
     fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
         let (text, stored) =
-            self.note(job, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
+            self.notes.of(&job.key, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
         // The server keeps input, output and log in one record, and drops the record when it is too large.
         let fits = input_size(job) + text.len() + about(ending) < LARGEST_RECORD;
         let text = (log && fits).then_some(text.as_str());
@@ -131,7 +132,7 @@ impl LittleHorse {
         report: &Report,
     ) -> std::result::Result<Heard, Error> {
         let mut hosts = hosts(cookie.host(), self.client.bootstrap(), self.assigned());
-        let tries = self.note(job, |notes| {
+        let tries = self.notes.of(&job.key, |notes| {
             notes.unheard.tries += 1;
             notes.unheard.tries - 1
         });

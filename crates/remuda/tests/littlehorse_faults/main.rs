@@ -9,6 +9,7 @@
 mod access;
 mod disk;
 mod kills;
+mod lost;
 mod outages;
 mod renders;
 mod rig;

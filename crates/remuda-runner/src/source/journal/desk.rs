@@ -424,6 +424,12 @@ impl Desk {
         })
     }
 
+    /// Whether a good end of a job is known, for a delivery that is to come.
+    pub(super) fn remembers(&mut self, task: TaskId, now: Instant) -> bool {
+        self.remembered.retain(|good| now.saturating_duration_since(good.at) < MEMORY);
+        self.remembered.iter().any(|good| good.task == task)
+    }
+
     fn remember(&mut self, task: TaskId, entry: &Entry, ending: &Arc<JobEnding>, now: Instant) {
         if !ended_well(ending) {
             return;

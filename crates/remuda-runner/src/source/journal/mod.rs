@@ -28,6 +28,7 @@ mod service;
 mod source;
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use remuda_core::WorkerId;
@@ -42,6 +43,9 @@ pub use service::JournalSource;
 
 use super::Result;
 use crate::frames::Frame;
+
+/// The pause before an employer is asked again about a delivery that is over, while the next is to come.
+const NEXT: Duration = Duration::from_secs(5);
 
 /// Who gives work to this process and hears how it ended.
 #[async_trait]
@@ -63,6 +67,16 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
 
     /// Watches over a job under way, and returns when the employer does not want it from this process any more.
     async fn watch(&self, job: &Job) -> Over;
+
+    /// Watches on after [`Over::Superseded`]: until the next delivery turns out to be lost, or the work is over in another
+    /// way. Says [`Over::Superseded`] again after a while, so that somebody can look whether this is still of interest.
+    async fn watch_next(&self, job: &Job) -> Next {
+        tokio::time::sleep(NEXT).await;
+        Next::Over(self.watch(job).await)
+    }
+
+    /// Nothing of a job is left here. Never waits.
+    fn gone(&self, _job: &Job) {}
 
     /// A job goes to a worker, under the id in [`Job::sent_as`], or was found there. Never waits.
     fn begun(&self, _job: &Job, _worker: &WorkerId) {}
@@ -148,6 +162,15 @@ pub enum Over {
     Superseded,
     /// Somebody else has it by now: it is let go of, and nothing is touched at ComfyUI.
     Elsewhere,
+}
+
+/// What became of the delivery that follows one whose time is over.
+#[derive(Debug)]
+pub enum Next {
+    /// It was handed to this process, and did not arrive: this is it. Should it arrive later, it is the same delivery.
+    Lost(Box<Job>),
+    /// This, or nothing new.
+    Over(Over),
 }
 
 /// How a journal source works.

@@ -135,7 +135,7 @@ impl Office {
     }
 
     /// Nobody needs to watch over a job any more, unless it was delivered again meanwhile.
-    fn look_away(&self, task: TaskId) {
+    pub(super) fn look_away(&self, task: TaskId) {
         let mut overseers = self.overseers();
         // Asked while nobody else can be set over it.
         if !self.desk().is_under_way(task)
@@ -207,8 +207,11 @@ impl Office {
     }
 
     /// Nothing is left of a job.
-    pub(super) fn forget(&self, task: TaskId) {
+    pub(super) fn forget(&self, task: TaskId, job: Option<&Job>) {
         self.look_away(task);
+        if let Some(job) = job {
+            self.employer.gone(job);
+        }
         self.note(task);
         bump(&self.moves);
     }

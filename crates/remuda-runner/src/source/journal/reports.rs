@@ -7,9 +7,9 @@ use remuda_core::TaskId;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Reported;
 use super::desk::Settled;
 use super::office::Office;
+use super::{Job, Reported};
 use crate::herd::jitter;
 use crate::source::SourceError;
 
@@ -47,7 +47,7 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
                 } else if tried.is_none() {
                     tracing::info!(key = job.key, attempt = job.attempt, "its end was heard at last");
                 }
-                if settle(office, task, job.attempt) {
+                if settle(office, task, &job) {
                     return;
                 }
                 continue;
@@ -55,7 +55,7 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
             Ok(Err(SourceError::Unavailable(why))) => why,
             Ok(Err(error @ (SourceError::Refused(_) | SourceError::Fenced))) => {
                 tracing::error!(key = job.key, attempt = job.attempt, %error, "its end was refused; it is not said again");
-                if settle(office, task, job.attempt) {
+                if settle(office, task, &job) {
                     return;
                 }
                 continue;
@@ -84,10 +84,10 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
 }
 
 /// Whether everything is said.
-fn settle(office: &Arc<Office>, task: TaskId, attempt: i32) -> bool {
-    let settled = office.desk().settle(task, attempt, Instant::now());
+fn settle(office: &Arc<Office>, task: TaskId, job: &Job) -> bool {
+    let settled = office.desk().settle(task, job.attempt, Instant::now());
     if settled == Settled::Gone {
-        office.forget(task);
+        office.forget(task, Some(job));
     }
     settled != Settled::Newer
 }

@@ -1,5 +1,6 @@
 //! What runners see of somebody else's queue.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,7 +16,7 @@ use tokio::time::Instant;
 
 use super::desk::{Finished, Taken};
 use super::office::{Office, bump};
-use super::{JobFile, JournalSource, reports};
+use super::{Job, JobFile, JournalSource, reports};
 use crate::frames::Frame;
 use crate::source::{ByteStream, Delivered, Manners, NewFile, Result, Source, SourceError};
 
@@ -106,7 +107,14 @@ impl JournalSource {
         }
     }
 
-    async fn finish(&self, lease: LeaseRef, finished: Finished, status: Status) -> Result<EndReply> {
+    /// What follows from an end; `job` as it was before.
+    async fn finish(
+        &self,
+        lease: LeaseRef,
+        job: Option<Arc<Job>>,
+        finished: Finished,
+        status: Status,
+    ) -> Result<EndReply> {
         let (status, repeated) = match finished {
             Finished::Fenced => return Err(SourceError::Fenced),
             Finished::Repeated => (status, true),
@@ -115,7 +123,13 @@ impl JournalSource {
                 (status, false)
             }
             Finished::Forget => {
-                self.office.forget(lease.task);
+                self.office.forget(lease.task, job.as_deref());
+                (status, false)
+            }
+            // Whoever watches over it goes on.
+            Finished::Left => {
+                self.office.note(lease.task);
+                bump(&self.office.moves);
                 (status, false)
             }
             Finished::Again => {
@@ -232,14 +246,16 @@ impl Source for JournalSource {
             Ending::Failed { .. } => Status::Failed,
             Ending::Cancelled => Status::Cancelled,
         };
+        let job = self.office.desk().job(lease.task);
         let finished = self.office.desk().end(lease, ending, Instant::now());
-        self.finish(lease, finished, status).await
+        self.finish(lease, job, finished, status).await
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
+        let job = self.office.desk().job(lease.task);
         let finished = self.office.desk().give_back(lease, learnt.as_ref(), Instant::now());
         let status = if learnt.is_some() { Status::Failed } else { Status::Pending };
-        self.finish(lease, finished, status).await
+        self.finish(lease, job, finished, status).await
     }
 
     async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream> {

@@ -18,6 +18,8 @@ pub(in crate::source::journal) enum Finished {
     Report,
     /// Nobody is to hear it, and nothing is left of the job.
     Forget,
+    /// It ended well after its time, and is remembered for the delivery that is to come.
+    Left,
     /// It is begun anew.
     Again,
     /// This was said before.
@@ -164,7 +166,7 @@ impl Desk {
         if entry.superseded {
             // The delivery that will come gets it.
             self.remember(lease.task, &entry, &ending, now);
-            return Finished::Forget;
+            return if well { Finished::Left } else { Finished::Forget };
         }
         entry.state = State::Ended { ending, lease: Some(lease), said: false };
         self.jobs.insert(lease.task, entry);

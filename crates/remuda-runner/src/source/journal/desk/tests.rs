@@ -313,7 +313,7 @@ impl World {
         there.1 = end;
         let finished = self.desk.end(lease, ending.clone(), now);
         match finished {
-            Finished::Forget => self.settle(lease.task),
+            Finished::Forget | Finished::Left => self.settle(lease.task),
             Finished::Report | Finished::Again => {}
             other => panic!("{other:?}"),
         }

@@ -1,0 +1,76 @@
+//! A task is handed to the worker and lost on its way, while the worker has its result, or will have it.
+
+use std::time::Duration;
+
+use littlehorse_double::proto::TaskStatus;
+use littlehorse_double::{Backoff, NewRun};
+
+use crate::rig::{all_heard, idle, journal};
+use crate::stage::{Stage, ended, graph, last, log, output, until};
+use crate::support::{PATIENCE, Running};
+
+fn name(worker: &Running) -> &str {
+    worker.first["worker_id"].as_str().unwrap()
+}
+
+/// The worker looks at the task right after this, if it has not ended.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn the_next_attempt_of_what_renders_is_taken_up_although_it_never_came() {
+    let stage = Stage::new().await;
+    // A second slot, so that something is asked for in mid-render.
+    let mut worker = stage.worker_with(&[], &[("LHW_NUM_WORKER_THREADS", "2")]).await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 25_000).to_string()).timeout(TIMEOUT));
+    stage.rendering().await;
+    run.taken_by(name(&worker));
+    worker.program.wait_line("was lost on its way", PATIENCE).await.unwrap();
+    // It was only slow: the same attempt, once more.
+    until("the next to be asked for", async || run.deliver_again()).await;
+    worker.program.wait_line("delivered again while it is under way", PATIENCE).await.unwrap();
+    let task = ended(&run).await;
+    output(&task);
+    let statuses: Vec<TaskStatus> = task.attempts.iter().map(|attempt| attempt.status()).collect();
+    assert_eq!(statuses, [TaskStatus::TaskTimeout, TaskStatus::TaskSuccess]);
+    assert!(log(last(&task)).contains("attempt 1 was lost on its way"), "{}", log(last(&task)));
+    all_heard(stage.dir.path()).await;
+    assert_eq!((stage.sim.executions().await, run.reports().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn the_next_attempt_of_what_has_ended_is_answered_although_it_never_came() {
+    let stage = Stage::new().await;
+    let mut worker = stage.worker().await;
+    let long = Duration::from_secs(3600);
+    let mut new = NewRun::json("order-1", graph(2, 5000).to_string()).timeout(TIMEOUT).attempts(2);
+    new.backoff = Some(Backoff { base: long, most: long, factor: 1.0 });
+    let run = stage.double.schedule(new);
+    worker.program.wait_line("the render goes on for that", PATIENCE).await.unwrap();
+    idle(stage.sim.url()).await;
+    until("nothing to be under way", async || journal(stage.dir.path()).is_empty()).await;
+    assert!(run.reports().is_empty(), "nobody waits for it");
+    run.taken_by(name(&worker));
+    let task = ended(&run).await;
+    output(&task);
+    assert_eq!(task.attempts.len(), 2, "{task:?}");
+    all_heard(stage.dir.path()).await;
+    assert_eq!((stage.sim.executions().await, run.reports().len()), (1, 1));
+}
+
+/// The process that was handed the next attempt is dead, and so is the stream in which it came.
+#[tokio::test]
+async fn the_next_attempt_that_was_lost_with_the_process_is_taken_up_by_the_next() {
+    let stage = Stage::new().await;
+    let mut worker = stage.worker().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 15_000).to_string()));
+    stage.rendering().await;
+    worker.program.kill_9().unwrap();
+    run.taken_by(name(&worker));
+    drop(worker);
+    let _worker = stage.worker().await;
+    let task = ended(&run).await;
+    output(&task);
+    assert_eq!(task.attempts.len(), 2, "{task:?}");
+    all_heard(stage.dir.path()).await;
+    assert_eq!((stage.sim.executions().await, run.reports().len()), (1, 1));
+}

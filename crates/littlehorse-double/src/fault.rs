@@ -79,6 +79,11 @@ pub fn quota(pause: Duration) -> Status {
     Status::with_details(Code::ResourceExhausted, text, details.encode_to_vec().into())
 }
 
+/// The refusal of a server that cannot write anything down at the moment.
+pub fn no_leader() -> Status {
+    Status::unavailable("no leader")
+}
+
 /// The refusal of what does not fit into the server's log.
 pub fn too_large() -> Status {
     Status::resource_exhausted("Record too large")

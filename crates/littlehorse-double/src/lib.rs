@@ -37,7 +37,7 @@ mod tls;
 
 pub use access::{OAuth, TokenRequest, TokenServer};
 pub use double::Double;
-pub use fault::{Fault, quota, too_large};
+pub use fault::{Fault, no_leader, quota, too_large};
 pub use gson::rewritten;
 pub use journal::{Event, Journal, Method, What};
 pub use message::Message;

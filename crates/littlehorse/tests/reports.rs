@@ -113,6 +113,27 @@ async fn a_report_goes_to_the_first_host_when_the_delivering_one_is_away() {
     assert_eq!(run.ended().await.status(), TaskStatus::TaskSuccess);
 }
 
+/// Neither the host that delivered nor the one of the settings comes back; a third one is known.
+#[tokio::test]
+async fn a_report_goes_to_any_host_that_is_known() {
+    let double = Double::start(Options::default().hosts(3)).await.unwrap();
+    let client = client(&double);
+    let intake = Intake::open(client.clone(), IntakeOptions::new("execute-comfyui-workflow"));
+    // When the third is asked for tasks, it is known.
+    let all_asked = async {
+        double.until_parked(2, 1).await;
+        double.schedule(NewRun::json("run", "{}").at(1))
+    };
+    let (delivery, run) = timeout(SOON, async { tokio::join!(intake.take(), all_asked) }).await.unwrap();
+    let delivery = delivery.unwrap();
+    let done = Ending::Success(Value::JsonObj("{}".into()));
+    let report = Report::new(delivery.task_run().unwrap(), delivery.attempt(), &done, None);
+    double.down(0).await.unwrap();
+    double.down(1).await.unwrap();
+    assert_eq!(heard(&client, &delivery, &report).await, Heard::Yes);
+    assert_eq!(run.ended().await.status(), TaskStatus::TaskSuccess);
+}
+
 #[tokio::test]
 async fn a_report_that_is_too_large_for_the_server_loses_its_log_first() {
     let options = Options { most_bytes: 2_000, oversize: Oversize::Exhausted, ..Options::default() };

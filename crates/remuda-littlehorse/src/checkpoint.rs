@@ -1,8 +1,8 @@
-//! Checkpoint 0: where a prompt is, for whoever gets the next attempt.
+//! Checkpoint 0: where a prompt is, for people who look while it renders, and for whoever gets the next attempt.
 
 use littlehorse::proto::{
-    LittleHorseVersion, PutCheckpointRequest, TaskRunId, VariableValue, put_checkpoint_response,
-    variable_value,
+    Checkpoint, CheckpointId, LittleHorseVersion, PutCheckpointRequest, TaskRunId, VariableValue,
+    put_checkpoint_response, variable_value,
 };
 use remuda_core::WorkerId;
 use serde_json::json;
@@ -25,6 +25,20 @@ pub(crate) fn request(
     PutCheckpointRequest { task_run_id: Some(task), task_attempt: attempt, value: Some(value), logs: None }
 }
 
+/// Its name.
+pub(crate) fn id(task: TaskRunId) -> CheckpointId {
+    CheckpointId { task_run: Some(task), checkpoint_number: 0 }
+}
+
+/// Which prompt an earlier attempt sent to which ComfyUI; nothing, if somebody else wrote something else.
+pub(crate) fn read(checkpoint: &Checkpoint) -> Option<(String, String)> {
+    let Some(variable_value::Value::JsonObj(text)) = checkpoint.value.as_ref()?.value.as_ref() else {
+        return None;
+    };
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    Some((value["prompt_id"].as_str()?.to_owned(), value["instance"].as_str()?.to_owned()))
+}
+
 /// Whether the server said that the attempt is over.
 pub(crate) fn is_stop(answer: i32) -> bool {
     answer == i32::from(put_checkpoint_response::FlowControlContinue::StopTask)
@@ -33,6 +47,15 @@ pub(crate) fn is_stop(answer: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_kept_can_be_read() {
+        let worker = WorkerId::new("studio:8188").unwrap();
+        let kept = request(TaskRunId::default(), 0, Uuid::nil(), &worker);
+        let checkpoint = Checkpoint { value: kept.value, ..Checkpoint::default() };
+        assert_eq!(read(&checkpoint), Some((Uuid::nil().to_string(), "studio:8188".to_owned())));
+        assert_eq!(read(&Checkpoint::default()), None);
+    }
 
     #[test]
     fn checkpoints_came_with_0_15() {

@@ -10,7 +10,7 @@ use remuda_core::WorkerId;
 use remuda_runner::frames::{Frame, FrameKind};
 use remuda_runner::source::journal::{Employer, Job, JobEnding, Next, Over, Reported};
 use remuda_runner::source::{Result, SourceError};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,7 +22,7 @@ use crate::notes::NoteBook;
 use crate::output::Places;
 use crate::oversight::{self, Look};
 
-/// So many reports of tasks that could not be begun may wait to be heard.
+/// So many reports of tasks that came too late may wait to be heard.
 const MOST_REFUSALS: usize = 256;
 
 /// A task that waited here for so long, because there was no slot for it, may not be ours any more.
@@ -153,8 +153,8 @@ impl LittleHorse {
         self.serving.as_ref().map(|serving| serving.contract)
     }
 
-    /// How the worker stands with the cluster, if tasks are asked for.
-    pub fn health(&self) -> Option<watch::Receiver<Health>> {
+    /// How the worker stands with the cluster, if tasks are asked for: with several tasks, for whichever it stands worst.
+    pub fn health(&self) -> Option<Health> {
         self.serving.as_ref().map(|serving| serving.intakes.health())
     }
 
@@ -264,7 +264,13 @@ impl Employer for LittleHorse {
                     tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
                     return Ok(job);
                 }
-                Err(ending) => self.refuse(delivery, *ending),
+                Err(ending) => {
+                    tracing::warn!(task = %delivery.key(), attempt = delivery.attempt(), ?ending, "a task cannot be begun");
+                    match job::refused(&delivery, reading.tenant, &ending) {
+                        Some(job) => return Ok(job),
+                        None => self.refuse(delivery, *ending),
+                    }
+                }
             }
         }
     }
@@ -280,11 +286,9 @@ impl Employer for LittleHorse {
     }
 
     async fn back(&self) {
-        let Some(mut health) = self.health() else { return std::future::pending().await };
-        let away = health.wait_for(|health| *health != Health::Healthy).await.map(drop);
-        if away.is_err() || health.wait_for(|health| *health == Health::Healthy).await.is_err() {
-            std::future::pending().await
-        }
+        let Some(Serving { intakes, .. }) = &self.serving else { return std::future::pending().await };
+        intakes.until(|health| *health != Health::Healthy).await;
+        intakes.until(|health| *health == Health::Healthy).await;
     }
 
     async fn watch(&self, job: &Job) -> Over {
@@ -305,12 +309,11 @@ impl Employer for LittleHorse {
         self.notes.drop(&job.key);
     }
 
-    fn begun(&self, job: &Job, worker: &WorkerId) {
+    fn begun(&self, job: &Job, worker: &WorkerId, found: bool) {
         let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
         self.notes.of(&job.key, |notes| {
             notes.begun = Some((prompt_id, worker.clone()));
-            // A later attempt was looked for, and may have been there already.
-            let how = if job.again { "taken up at" } else { "submitted to" };
+            let how = if found { "taken up at" } else { "submitted to" };
             let text = format!("{how} {worker} as prompt {prompt_id} (attempt {})", job.attempt);
             notes.log.line(&now(), &text);
         });

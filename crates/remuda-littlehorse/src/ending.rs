@@ -7,6 +7,7 @@ use remuda_runner::source::journal::{Job, JobEnding};
 use serde_json::json;
 
 use crate::output::{self, Places};
+use crate::refusal;
 
 /// ComfyUI, or the guard in front of it, refused the graph.
 pub(crate) const REJECTED: &str = "comfyui-prompt-rejected";
@@ -32,6 +33,7 @@ pub(crate) fn of(job: &Job, ended: &JobEnding, places: &Places) -> Ending {
         JobEnding::Ended(Ended::Completed { result, .. }) => completed(job, result, places),
         JobEnding::Ended(Ended::Failed { failure, .. }) => failed(failure),
         JobEnding::Ended(Ended::Cancelled) => retry("the prompt was cancelled"),
+        JobEnding::Refused(words) => refusal::from_json(words),
         JobEnding::CalledOff { reason, retry: true } => retry(reason),
         JobEnding::CalledOff { reason, retry: false } => {
             exception(REJECTED, reason, json!({ "message": cut(reason) }))
@@ -152,6 +154,7 @@ mod tests {
             folder: None,
             cookie: json!(null),
             sent_as: None,
+            refused: None,
             earlier: Vec::new(),
         }
     }

@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use littlehorse::{Delivery, Error, Health, Host, Intake};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A task that had work waiting the last time is asked alone for so long. Both asked at once would both deliver, and one
@@ -34,9 +33,32 @@ impl Intakes {
         Self { plain, with_options, turns: Mutex::default() }
     }
 
-    /// How the worker stands with the cluster.
-    pub(crate) fn health(&self) -> watch::Receiver<Health> {
-        self.plain.health()
+    /// How the worker stands with the cluster: the worst of what its tasks say.
+    pub(crate) fn health(&self) -> Health {
+        let plain = self.plain.health().borrow().clone();
+        let other = self.with_options.as_ref().map(|intake| intake.health().borrow().clone());
+        other.map_or_else(|| plain.clone(), |other| worse(plain.clone(), other))
+    }
+
+    /// Waits until the worker stands so with the cluster.
+    pub(crate) async fn until(&self, is: impl Fn(&Health) -> bool) {
+        let mut plain = self.plain.health();
+        let mut other = self.with_options.as_ref().map(Intake::health);
+        while !is(&self.health()) {
+            let changed = async {
+                match &mut other {
+                    Some(other) => other.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let changed = tokio::select! {
+                changed = plain.changed() => changed,
+                changed = changed => changed,
+            };
+            if changed.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// The hosts that are assigned to the worker, for whichever task. Any of them takes its reports.
@@ -118,6 +140,16 @@ fn other(kind: Kind) -> Kind {
     }
 }
 
+fn worse(one: Health, two: Health) -> Health {
+    let badness = |health: &Health| match health {
+        Health::Healthy => 0,
+        Health::Starting => 1,
+        Health::Rebalancing => 2,
+        Health::Unhealthy(_) => 3,
+    };
+    if badness(&two) > badness(&one) { two } else { one }
+}
+
 /// Whose turn it is.
 #[derive(Debug, Default)]
 struct Turns {
@@ -171,6 +203,20 @@ mod tests {
             kind
         });
         (delivered.collect(), both)
+    }
+
+    #[test]
+    fn the_worst_of_all_tasks_is_told() {
+        let away = Health::Unhealthy("away".into());
+        for (one, two, worst) in [
+            (Health::Healthy, Health::Healthy, Health::Healthy),
+            (Health::Healthy, away.clone(), away.clone()),
+            (away.clone(), Health::Rebalancing, away),
+            (Health::Healthy, Health::Starting, Health::Starting),
+            (Health::Starting, Health::Rebalancing, Health::Rebalancing),
+        ] {
+            assert_eq!(worse(one, two), worst);
+        }
     }
 
     #[test]

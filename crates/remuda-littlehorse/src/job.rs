@@ -9,6 +9,7 @@ use crate::ids;
 use crate::input;
 use crate::intakes::Kind;
 use crate::options::{self, TaskOptions};
+use crate::refusal;
 
 /// What is needed to report: survives a restart in the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +100,33 @@ pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Res
         folder: options.folder,
         cookie: serde_json::to_value(cookie).unwrap_or_default(),
         sent_as: None,
+        refused: None,
+    })
+}
+
+/// A delivery that makes no sense, as a job that is over: only this is to be said of it. None, if it has no name to be
+/// reported by.
+pub(crate) fn refused(delivery: &Delivery, tenant: Option<&str>, ending: &Ending) -> Option<Job> {
+    let task = delivery.task_run().ok()?;
+    let (key, attempt) = (delivery.key(), delivery.attempt());
+    let observed = delivery.task.total_observed_checkpoints;
+    let work = ids::work(tenant, &key, "", None);
+    let ids = ids::ids(&work, attempt);
+    let cookie = Cookie::of(task, &delivery.host, observed, work);
+    Some(Job {
+        key: key.to_string(),
+        attempt,
+        prompt_id: ids.first,
+        second_prompt_id: ids.second,
+        earlier: Vec::new(),
+        workflow: serde_json::value::to_raw_value(&serde_json::Map::new()).ok()?,
+        again: false,
+        timeout_s: None,
+        files: Vec::new(),
+        folder: None,
+        cookie: serde_json::to_value(cookie).ok()?,
+        sent_as: None,
+        refused: Some(refusal::to_json(ending)?),
     })
 }
 

@@ -22,6 +22,7 @@ mod notes;
 mod options;
 mod output;
 mod oversight;
+mod refusal;
 mod reporting;
 mod watching;
 

@@ -22,6 +22,8 @@ pub(crate) struct Notes {
     pub(crate) stored: i32,
     /// How often that was tried.
     pub(crate) tries: u32,
+    /// What an earlier attempt has left was asked for.
+    pub(crate) asked: bool,
     /// How often its report was not heard.
     pub(crate) unheard: Unheard,
 }

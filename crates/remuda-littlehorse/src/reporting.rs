@@ -230,7 +230,7 @@ fn about(ending: &Ending) -> usize {
 fn outputs(ended: &JobEnding) -> usize {
     match ended {
         JobEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
-        JobEnding::CalledOff { .. } => 0,
+        JobEnding::CalledOff { .. } | JobEnding::Refused(_) => 0,
     }
 }
 

@@ -46,6 +46,7 @@ impl LittleHorse {
         loop {
             tokio::time::sleep(pause).await;
             self.keep_checkpoint(job, cookie).await;
+            self.read_checkpoint(job, cookie).await;
             match self.look(job, cookie, &mut absent).await {
                 Looked::Run(run) => {
                     let seconds = u64::try_from(run.timeout_seconds).unwrap_or_default();
@@ -155,6 +156,26 @@ impl LittleHorse {
             Ok(answer) if checkpoint::is_stop(answer.flow_control_continue_type) => {}
             Ok(_) => self.notes.of(&job.key, |notes| notes.stored = 1),
             Err(error) => tracing::debug!(task = job.key, %error, "no checkpoint was kept"),
+        }
+    }
+
+    /// Tells where an earlier attempt was, once, if it was elsewhere: then it could not be looked for, and is rendered anew.
+    async fn read_checkpoint(&self, job: &Job, cookie: &Cookie) {
+        let here = self.notes.of(&job.key, |notes| {
+            // What this process has left itself it knows.
+            let due = cookie.observed > 0 && notes.stored == 0 && !notes.asked;
+            notes.begun.clone().filter(|_| due && !std::mem::replace(&mut notes.asked, true))
+        });
+        let Some((_, here)) = here else { return };
+        match self.client.get_checkpoint(checkpoint::id(cookie.task_run())).await {
+            Ok(kept) => match checkpoint::read(&kept) {
+                Some((prompt_id, there)) if there != here.to_string() => {
+                    tracing::info!(task = job.key, prompt_id, there, "an earlier attempt was elsewhere");
+                    self.log(job, &format!("an earlier attempt was at {there} as prompt {prompt_id}"));
+                }
+                _ => {}
+            },
+            Err(error) => tracing::debug!(task = job.key, %error, "the checkpoint could not be read"),
         }
     }
 

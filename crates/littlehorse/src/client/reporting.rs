@@ -35,9 +35,10 @@ impl Client {
         let mut shrunk = None;
         loop {
             let sent = shrunk.as_ref().unwrap_or(report);
-            // The host that delivered may be gone for good: every other try goes to the one that the settings name.
-            let target = host.filter(|_| trying.tries.is_multiple_of(2));
-            let error = match self.report(target, sent).await {
+            // The host that delivered may be gone for good, and so may the one that the settings name: any host takes it.
+            let targets = self.targets(host);
+            let target = trying.tries as usize % targets.len();
+            let error = match self.report(targets.get(target), sent).await {
                 Ok(heard) => {
                     trying.told_end();
                     return Ok(heard);
@@ -63,6 +64,36 @@ impl Client {
                     }
                 }
             }
+        }
+    }
+
+    /// Who takes a report: who delivered the task, the host of the settings, and all others that are known.
+    fn targets(&self, delivered: Option<&Host>) -> Vec<Host> {
+        let mut known = self.inner.channels.known();
+        known.sort_unstable();
+        let mut targets: Vec<Host> = delivered.cloned().into_iter().collect();
+        for host in std::iter::once(self.bootstrap().clone()).chain(known) {
+            if !targets.contains(&host) {
+                targets.push(host);
+            }
+        }
+        targets
+    }
+
+    /// Whether the server still waits for the end of an attempt; nothing if that cannot be asked.
+    pub(crate) async fn is_wanted(&self, id: &proto::TaskRunId, attempt: i32) -> Option<bool> {
+        match self.get_task_run(id).await {
+            Ok(run) => {
+                let number = usize::try_from(attempt).ok()?;
+                // What was just handed out may still look as if it waited.
+                let open = |attempt: &proto::TaskAttempt| {
+                    use proto::TaskStatus::{TaskPending, TaskRunning, TaskScheduled};
+                    matches!(attempt.status(), TaskRunning | TaskScheduled | TaskPending)
+                };
+                Some(run.attempts.get(number).is_some_and(open))
+            }
+            Err(Error::NotFound { .. }) => Some(false),
+            Err(_) => None,
         }
     }
 

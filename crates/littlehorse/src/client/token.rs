@@ -71,8 +71,14 @@ impl Tokens {
             }
         }
         let http = http.build().map_err(wrong)?;
-        reqwest::Url::parse(&oauth.token_url)
+        let url = reqwest::Url::parse(&oauth.token_url)
             .map_err(|error| Error::config("LHC_OAUTH_ACCESS_TOKEN_URL", error.to_string()))?;
+        if is_in_clear(&url) {
+            tracing::warn!(
+                host = url.host_str().unwrap_or_default(),
+                "the client secret goes over the network in clear: LHC_OAUTH_ACCESS_TOKEN_URL is not https"
+            );
+        }
         Ok(Some(Self { oauth, http, kept: Mutex::default(), fetching: tokio::sync::Mutex::new(None) }))
     }
 
@@ -147,6 +153,19 @@ impl Tokens {
     }
 }
 
+/// Whether what is sent there can be read on its way. To this machine itself there is no way.
+fn is_in_clear(url: &reqwest::Url) -> bool {
+    let name = url.host_str().unwrap_or_default();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    let here = address.map_or_else(|_| is_localhost(name), |address| address.is_loopback());
+    url.scheme() != "https" && !here
+}
+
+fn is_localhost(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name == "localhost" || name.ends_with(".localhost")
+}
+
 fn seconds(value: &serde_json::Value) -> Option<Duration> {
     let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
     Duration::try_from_secs_f64(number.min(86_400.0 * 365.0)).ok()
@@ -178,6 +197,25 @@ mod tests {
     fn tokens_are_renewed_before_they_end() {
         let kept = |life: f64| kept_for(Duration::from_secs_f64(life)).as_secs_f64();
         assert_eq!((kept(300.0), kept(120.0), kept(4.0), kept(0.0)), (270.0, 90.0, 3.0, 0.0));
+    }
+
+    #[test]
+    fn a_secret_is_in_clear_on_the_network_and_not_within_the_machine() {
+        let clear = |url: &str| is_in_clear(&reqwest::Url::parse(url).unwrap());
+        for url in ["http://id.example/token", "http://10.0.0.7:8080/token", "http://localhost.example/token"]
+        {
+            assert!(clear(url), "{url}");
+        }
+        for url in [
+            "https://id.example/token",
+            "http://localhost:8888/token",
+            "http://127.0.0.1/token",
+            "http://127.8.0.1/token",
+            "http://[::1]:1/token",
+            "http://id.localhost/token",
+        ] {
+            assert!(!clear(url), "{url}");
+        }
     }
 
     #[test]

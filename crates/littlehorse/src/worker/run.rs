@@ -27,6 +27,10 @@ use crate::task_def::Type;
 
 /// How long the last reports may take, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// A task that waited here for so long, because there was no place for it, may not be ours any more.
+const WAITED: Duration = Duration::from_secs(2);
+/// How long the server may take to say so.
+const QUESTION: Duration = Duration::from_secs(5);
 const STOPPING: &str = "the worker is stopping";
 
 /// What every running task needs.
@@ -134,6 +138,7 @@ async fn one(shop: Arc<Shop>, delivery: Delivery, slots: Slots, place: Option<Pl
         },
     };
     let ending = match place {
+        Some(_) if shop.is_over(&delivery).await => None,
         Some(_) => shop.run(context.clone(), &delivery).await,
         None => Some(stopping()),
     };
@@ -147,6 +152,17 @@ async fn one(shop: Arc<Shop>, delivery: Delivery, slots: Slots, place: Option<Pl
 }
 
 impl Shop {
+    /// Whether the time of a task that waited here is over: its next attempt may run elsewhere already. Whoever cannot be
+    /// asked has not said so.
+    async fn is_over(&self, delivery: &Delivery) -> bool {
+        if delivery.at.elapsed() < WAITED {
+            return false;
+        }
+        let Ok(id) = delivery.task_run() else { return false };
+        let wanted = timeout(QUESTION, self.client.is_wanted(id, delivery.attempt())).await;
+        wanted == Ok(Some(false))
+    }
+
     /// Runs the function. Nothing when nobody wants to hear how it ended.
     async fn run(&self, context: TaskContext, delivery: &Delivery) -> Option<Ending> {
         let call = async { self.function.call(context, delivery, self.returns).await };

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use littlehorse::{NewTaskDef, Slots, TaskContext, Type, Value, Worker};
 use littlehorse_double::proto::TaskStatus;
-use littlehorse_double::{Double, NewRun, Options, Run};
+use littlehorse_double::{Double, Method, NewRun, Options, Run};
 use tokio::sync::{Semaphore, watch};
 
 use crate::rig::*;
@@ -16,11 +17,17 @@ struct Gate {
     open: Arc<Semaphore>,
     inside: watch::Sender<usize>,
     most: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
 }
 
 impl Gate {
     fn new() -> Self {
-        Self { open: Arc::new(Semaphore::new(0)), inside: watch::Sender::new(0), most: Arc::default() }
+        Self {
+            open: Arc::new(Semaphore::new(0)),
+            inside: watch::Sender::new(0),
+            most: Arc::default(),
+            calls: Arc::default(),
+        }
     }
 
     fn worker(&self, double: &Double, def: NewTaskDef) -> Worker {
@@ -28,6 +35,7 @@ impl Gate {
         let task = move |_: TaskContext, _: Value| {
             let gate = gate.clone();
             async move {
+                gate.calls.fetch_add(1, Ordering::SeqCst);
                 gate.inside.send_modify(|inside| *inside += 1);
                 gate.most.fetch_max(*gate.inside.borrow(), Ordering::SeqCst);
                 gate.open.acquire().await?.forget();
@@ -106,6 +114,39 @@ async fn the_limit_holds_over_all_hosts_together() {
     }
     assert_eq!(gate.most.load(Ordering::SeqCst), 1);
     worker.stop().await;
+}
+
+/// Both were given out at once, and the one that waits here runs out of time before its turn comes.
+#[tokio::test]
+async fn a_task_that_waited_until_its_time_was_over_is_not_begun() {
+    let double = start().await;
+    let gate = Gate::new();
+    let slots = Slots::new(1);
+    let other = NewTaskDef::new("other").input("x", Type::JsonObj);
+    let workers = [
+        Running::start(gate.worker(&double, json_task()).share(&slots)),
+        Running::start(gate.worker(&double, other).share(&slots)),
+    ];
+    soon(double.until_parked(0, 2)).await;
+    let runs = [json(&double, "wfrun-1", "{}"), double.schedule(NewRun::json("wfrun-2", "{}").task("other"))];
+    soon(gate.inside.subscribe().wait_for(|inside| *inside == 1)).await.unwrap();
+    for run in &runs {
+        soon(run.running(0)).await;
+    }
+    // Whichever it is, it is given up. The one that runs is not asked for.
+    runs.iter().for_each(Run::time_out);
+    // Time has to pass for it: it is asked about only when it has waited.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    gate.open.add_permits(1);
+    soon(double.journal().count(1, |event| event.method == Method::GetTaskRun)).await;
+    let next = json(&double, "wfrun-3", "{}");
+    gate.open.add_permits(1);
+    assert_eq!(soon(next.ended()).await.status(), TaskStatus::TaskSuccess);
+    let calls = gate.calls.load(Ordering::SeqCst);
+    assert_eq!(calls, 2, "the first and the last");
+    for worker in workers {
+        worker.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,15 @@
 //! A job is not wanted any more, or not from this process.
 
+use std::sync::Arc;
+
 use comfyui::{Outcome, Whereabouts};
+use futures_util::StreamExt as _;
+use remuda_core::TaskResult;
+use remuda_core::transition::Ending;
+use remuda_files::{Files, Location};
 use remuda_runner::source::journal::{JobEnding, Over};
+use remuda_runner::source::{NewFile, Source as _};
+use remuda_store::{Acquired, BeatRequest, ClaimRequest, LeaseBeat};
 
 use super::rig::*;
 
@@ -27,6 +35,44 @@ async fn what_nobody_wants_is_cancelled_and_not_reported() {
     let reports = rig.boss.heard(1).await;
     assert_eq!((reports.len(), reports[0].0.key.as_str()), (1, "next"));
     process.stop().await;
+    sim.shutdown().await;
+}
+
+/// Its files are stored when the word comes that nobody wants it: nobody will hear of them, so they go.
+#[tokio::test]
+async fn the_files_of_what_nobody_wants_are_not_kept() {
+    let (mut rig, sim) = (Rig::new(), sim().await);
+    let outputs = tempfile::tempdir().unwrap();
+    rig.sink = Some(Files::open(&Location::directory(outputs.path())).unwrap());
+    let source = rig.open(&[&sim]).await.unwrap();
+    let Acquired::Yes(worker) = source.acquire_worker(worker(&sim).spec).await.unwrap() else { panic!() };
+    rig.boss.give(&job("unwanted", &picture()));
+    let request = ClaimRequest {
+        owner: rig.owner,
+        worker: worker.spec.id,
+        worker_fence: worker.fence,
+        capabilities: Arc::default(),
+        loaded: Vec::new(),
+        ahead: false,
+        gateway: None,
+        wait: BOUND,
+    };
+    let lease = source.claim(request).await.unwrap().unwrap().lease;
+    let file = NewFile { n: 0, filename: "a.png".to_owned(), size: None };
+    let bytes = futures_util::stream::iter([Ok("a picture".into())]).boxed();
+    let delivered = source.deliver(lease.reference(), lease.attempt, file, bytes).await.unwrap();
+    let stored = outputs.path().join(&delivered.key);
+    assert!(stored.is_file(), "{}", stored.display());
+    rig.boss.say("unwanted", Over::Unwanted("the run was stopped".to_owned()));
+    let beat = LeaseBeat { lease: lease.reference(), phase: lease.phase, progress: 1.0 };
+    let request = BeatRequest { owner: rig.owner, leases: vec![beat], workers: Vec::new(), wait: BOUND };
+    assert!(source.beat(request).await.unwrap().news[0].cancel);
+    // Too late to be stopped.
+    let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
+    source.end(lease.reference(), ending).await.unwrap();
+    assert!(!stored.exists(), "{}", stored.display());
+    assert!(rig.boss.reports().is_empty() && rig.journal().is_empty());
+    source.close(BOUND).await;
     sim.shutdown().await;
 }
 

@@ -211,7 +211,7 @@ impl Employer for Boss {
         self.with(|state| state.frames += 1);
     }
 
-    fn begun(&self, job: &Job, worker: &WorkerId) {
+    fn begun(&self, job: &Job, worker: &WorkerId, _: bool) {
         self.with(|state| state.begun.push((job.key.clone(), worker.clone())));
     }
 }
@@ -250,7 +250,7 @@ impl Rig {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    async fn open(&self, sims: &[&Simulator]) -> Result<JournalSource> {
+    pub(crate) async fn open(&self, sims: &[&Simulator]) -> Result<JournalSource> {
         let workers = sims.iter().map(|sim| (worker_id(sim), worker(sim).client)).collect();
         let options = JournalOptions {
             folder: self.folder(),
@@ -407,6 +407,7 @@ pub(crate) fn job(key: &str, graph: &Value) -> Job {
         folder: None,
         cookie: json!({"key": key, "attempt": 0}),
         sent_as: None,
+        refused: None,
         earlier: Vec::new(),
     }
 }

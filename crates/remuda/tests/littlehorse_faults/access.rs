@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use littlehorse_double::{NewRun, OAuth, Options, json_task};
 
-use crate::rig::{all_heard, begin, env, gives_up};
+use crate::rig::{all_heard, begin, begin_with, env, gives_up};
 use crate::stage::{Stage, ended, graph, output};
 use crate::support::{PATIENCE, text};
 
@@ -68,6 +68,30 @@ async fn a_wrong_secret_is_told_and_the_worker_stops() {
     assert_eq!(failed.status.code(), Some(2), "{failed:?}");
     let said = text(&failed.stderr);
     assert!(said.contains("no access token from") && !said.contains("guessed"), "{said}");
+}
+
+/// Other clients of LittleHorse do the same, without a word.
+#[tokio::test]
+async fn a_secret_that_goes_over_the_network_in_clear_is_told() {
+    let stage = Stage::new().await;
+    let url = |url: &str| {
+        [
+            ("LHC_OAUTH_CLIENT_ID".to_owned(), "worker".to_owned()),
+            ("LHC_OAUTH_CLIENT_SECRET".to_owned(), "secret".to_owned()),
+            ("LHC_OAUTH_ACCESS_TOKEN_URL".to_owned(), url.to_owned()),
+        ]
+    };
+    let mut worker = begin_with(&stage, url("http://id.invalid/token"));
+    let line = worker.wait_line("the client secret goes over the network in clear", PATIENCE).await.unwrap();
+    assert!(line.contains("id.invalid") && line.contains("WARN"), "{line}");
+    drop(worker);
+    let mut worker = begin_with(&stage, url("http://127.0.0.1:9/token"));
+    worker.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
+    assert!(
+        !worker.output().join("\n").contains("client secret"),
+        "within the machine: {:?}",
+        worker.output()
+    );
 }
 
 #[tokio::test]

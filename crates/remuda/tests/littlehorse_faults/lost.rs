@@ -6,7 +6,7 @@ use littlehorse_double::proto::TaskStatus;
 use littlehorse_double::{Backoff, NewRun};
 
 use crate::rig::{all_heard, idle, journal};
-use crate::stage::{Stage, ended, graph, last, log, output, until};
+use crate::stage::{Stage, ended, graph, last, log, output, start, until};
 use crate::support::{PATIENCE, Running};
 
 fn name(worker: &Running) -> &str {
@@ -73,4 +73,30 @@ async fn the_next_attempt_that_was_lost_with_the_process_is_taken_up_by_the_next
     assert_eq!(task.attempts.len(), 2, "{task:?}");
     all_heard(stage.dir.path()).await;
     assert_eq!((stage.sim.executions().await, run.reports().len()), (1, 1));
+}
+
+/// What an earlier attempt has left at the server tells the people where it was.
+#[tokio::test]
+async fn an_attempt_elsewhere_is_told_where_it_was() {
+    let stage = Stage::new().await;
+    let mut first = stage.worker().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(4, 30_000).to_string()).attempts(2));
+    until("a checkpoint", async || !run.checkpoints().is_empty()).await;
+    first.program.kill_9().unwrap();
+    let (there, sim) = (first.first["workers"][0].as_str().unwrap().to_owned(), Running::sim(1).await);
+    let data = tempfile::tempdir().unwrap();
+    let port = stage.double.port(0).to_string();
+    let env = [
+        ("LHC_API_HOST", "127.0.0.1"),
+        ("LHC_API_PORT", port.as_str()),
+        ("COMFYUI_BASE_URL", sim.url()),
+        ("COMFYUI_OUTPUT_DIR", "/out"),
+    ];
+    let _second = start(data.path(), &[], &env).await;
+    run.time_out();
+    let task = ended(&run).await;
+    output(&task);
+    let said = log(last(&task));
+    assert!(said.contains(&format!("an earlier attempt was at {there} as prompt")), "{said}");
+    assert_eq!(sim.executions().await, 1);
 }

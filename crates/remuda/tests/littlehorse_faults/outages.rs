@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use littlehorse_double::{Fault, Method, NewRun, Options, quota};
+use littlehorse_double::proto::TaskStatus;
+use littlehorse_double::{Fault, Method, NewRun, Options, no_leader, quota};
 use serde_json::json;
 
-use crate::rig::{all_heard, begin, calls, fault, idle};
-use crate::stage::{Stage, ended, graph, output};
+use crate::rig::{all_heard, begin, calls, fault, idle, journal};
+use crate::stage::{Stage, ended, graph, output, text_run, until};
 use crate::support::PATIENCE;
 
 /// How long the server is away; `REMUDA_OUTAGE_S=300` for the five minutes that are promised.
@@ -78,6 +79,28 @@ async fn a_result_survives_the_restart_of_everything_but_the_disk() {
     assert_eq!(task.attempts.len(), 1, "{task:?}");
     assert_eq!(stage.sim.executions().await, 1);
     all_heard(stage.dir.path()).await;
+}
+
+/// A task that cannot be begun is reported like any other: the journal keeps that until it is heard.
+#[tokio::test]
+async fn a_refusal_survives_the_restart_of_the_worker() {
+    let stage = Stage::new().await;
+    let mut worker = stage.worker().await;
+    stage.double.inject(Method::ReportTask, Fault::Refuse(no_leader()), 1000);
+    let run = stage.double.schedule(text_run("order-1", "no graph").attempts(3));
+    until("some tries", async || calls(&stage, Method::ReportTask).len() >= 5).await;
+    let warnings = worker.program.output().iter().filter(|line| line.contains("kept and said again")).count();
+    assert_eq!(warnings, 3, "after the first, the second and the fourth: {:?}", worker.program.output());
+    assert_eq!(journal(stage.dir.path()).len(), 1);
+    worker.program.kill_9().unwrap();
+    drop(worker);
+    stage.double.mend();
+    let _worker = stage.worker().await;
+    let task = ended(&run).await;
+    assert_eq!(task.status(), TaskStatus::TaskInputVarSubError, "{task:?}");
+    assert_eq!(task.attempts.len(), 1, "{task:?}");
+    all_heard(stage.dir.path()).await;
+    assert_eq!(stage.sim.executions().await, 0);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use littlehorse_double::proto::TaskStatus;
 use serde_json::json;
 
 use crate::rig::{all_heard, fault, idle};
-use crate::stage::{Stage, ended, endless, error, graph, output, start};
+use crate::stage::{Stage, ended, endless, error, graph, log, output, start};
 use crate::support::PATIENCE;
 
 #[tokio::test]
@@ -23,6 +23,11 @@ async fn a_comfyui_that_dies_in_mid_render_is_a_failure_and_the_retry_renders_ag
     assert_eq!(task.attempts.len(), 2, "{task:?}");
     assert_eq!(task.attempts[0].status(), TaskStatus::TaskFailed);
     assert!(!error(&task.attempts[0]).is_empty());
+    let said = log(&task.attempts[1]);
+    assert!(
+        said.contains("submitted to") && !said.contains("taken up"),
+        "nothing was there any more: {said}"
+    );
     assert_eq!(stage.sim.executions().await, 2, "the first one was lost with ComfyUI");
     all_heard(stage.dir.path()).await;
 }

@@ -62,6 +62,12 @@ pub(crate) fn begin(stage: &Stage) -> Program {
     Program::start(env!("CARGO_BIN_EXE_remuda"), args(stage.dir.path()), env(stage)).unwrap()
 }
 
+/// The same, with more variables.
+pub(crate) fn begin_with(stage: &Stage, more: impl IntoIterator<Item = (String, String)>) -> Program {
+    let env = env(stage).into_iter().chain(more);
+    Program::start(env!("CARGO_BIN_EXE_remuda"), args(stage.dir.path()), env).unwrap()
+}
+
 /// A worker that is expected to give up.
 pub(crate) async fn gives_up(data: &Path, env: Vec<(String, String)>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remuda"));

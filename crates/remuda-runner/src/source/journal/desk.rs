@@ -294,6 +294,13 @@ impl Desk {
 
     /// A job was delivered.
     pub(super) fn receive(&mut self, task: TaskId, job: Job, now: Instant) -> Received {
+        if let Some(words) = &job.refused
+            && !self.jobs.contains_key(&task)
+        {
+            let ending = Arc::new(JobEnding::Refused(words.clone()));
+            self.insert(task, Arc::new(job), 1, State::Ended { ending, lease: None, said: false }, now);
+            return Received::Answer;
+        }
         if let Some(entry) = self.jobs.get_mut(&task) {
             if job.attempt < entry.job.attempt {
                 return Received::Stale;
@@ -301,7 +308,7 @@ impl Desk {
             let newer = job.attempt > entry.job.attempt;
             return match &entry.state {
                 // The bad end of a delivery before this one is of no interest any more.
-                State::Ended { ending, .. } if newer && !ended_well(ending) => {
+                State::Ended { ending, .. } if newer && job.refused.is_none() && !ended_well(ending) => {
                     entry.deliver(job);
                     entry.cancel = None;
                     entry.state = State::Looking;

@@ -242,6 +242,7 @@ mod tests {
             folder: None,
             cookie: json!({"host": "a"}),
             sent_as: None,
+            refused: None,
             earlier: Vec::new(),
         };
         Record {

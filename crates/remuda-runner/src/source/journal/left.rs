@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use remuda_core::TaskId;
 
 use super::folder::Folder;
-use super::reports::{LONGEST_PAUSE, LONGEST_TRY, PAUSE};
+use super::reports::{LONGEST_PAUSE, LONGEST_TRY, PAUSE, tell_unheard};
 use super::{Employer, Job, JobEnding};
 use crate::herd::jitter;
 use crate::source::{Result, SourceError};
@@ -49,7 +49,7 @@ impl LeftReports {
 }
 
 async fn say(employer: &dyn Employer, job: &Job, ending: &JobEnding) {
-    let mut pause = PAUSE;
+    let (mut pause, mut tries) = (PAUSE, 0_u32);
     loop {
         let why = match tokio::time::timeout(LONGEST_TRY, employer.report(job, ending)).await {
             Ok(Ok(reported)) => {
@@ -63,12 +63,8 @@ async fn say(employer: &dyn Employer, job: &Job, ending: &JobEnding) {
             }
             Err(_) => format!("no answer within {} s", LONGEST_TRY.as_secs()),
         };
-        tracing::warn!(
-            key = job.key,
-            attempt = job.attempt,
-            why,
-            "how it ended was not heard; it is said again"
-        );
+        tries = tries.saturating_add(1);
+        tell_unheard(job, tries, &why);
         tokio::time::sleep(jitter(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -78,8 +78,8 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
     /// Nothing of a job is left here. Never waits.
     fn gone(&self, _job: &Job) {}
 
-    /// A job goes to a worker, under the id in [`Job::sent_as`], or was found there. Never waits.
-    fn begun(&self, _job: &Job, _worker: &WorkerId) {}
+    /// A job goes to a worker, under the id in [`Job::sent_as`]; `found`: it was there already. Never waits.
+    fn begun(&self, _job: &Job, _worker: &WorkerId, _found: bool) {}
 
     /// So many prompts run or wait before it at its ComfyUI. Never waits.
     fn queued(&self, _job: &Job, _ahead: usize) {}
@@ -120,6 +120,9 @@ pub struct Job {
     /// leave it empty.
     #[serde(default)]
     pub sent_as: Option<Uuid>,
+    /// It cannot be begun, and this is to be said of it, in the employer's own words. The journal keeps it until it is heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<serde_json::Value>,
 }
 
 impl Job {
@@ -141,6 +144,8 @@ pub enum JobEnding {
         /// Whether another try makes sense.
         retry: bool,
     },
+    /// It could not be begun: what the job said of itself ([`Job::refused`]).
+    Refused(serde_json::Value),
 }
 
 /// What became of a report.

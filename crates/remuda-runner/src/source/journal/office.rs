@@ -116,6 +116,7 @@ impl Office {
             }
             Received::Answer => {
                 tracing::info!(key, attempt, %task, "its end is known already");
+                self.note(task);
                 self.say(task);
             }
             Received::Stale => {

@@ -31,7 +31,7 @@ pub(super) async fn run(office: Arc<Office>, task: TaskId, tried: Option<oneshot
 }
 
 async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Sender<()>>) {
-    let mut pause = PAUSE;
+    let (mut pause, mut tries) = (PAUSE, 0_u32);
     let mut urged = office.urge.subscribe();
     loop {
         urged.borrow_and_update();
@@ -66,12 +66,8 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
         if first.is_some() {
             keep(office, task).await;
         }
-        tracing::warn!(
-            key = job.key,
-            attempt = job.attempt,
-            why,
-            "how it ended was not heard; it is kept and said again"
-        );
+        tries = tries.saturating_add(1);
+        tell_unheard(&job, tries, &why);
         // Who waited may have gone.
         let _ = first.map(|tried| tried.send(()));
         tokio::select! {
@@ -80,6 +76,16 @@ async fn say(office: &Arc<Office>, task: TaskId, mut tried: Option<oneshot::Send
             () = office.employer.back() => {}
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Says that a report was not heard: the first time, and then less and less often.
+pub(super) fn tell_unheard(job: &Job, tries: u32, why: &str) {
+    let (key, attempt) = (&job.key, job.attempt);
+    if tries.is_power_of_two() {
+        tracing::warn!(key, attempt, tries, why, "how it ended was not heard; it is kept and said again");
+    } else {
+        tracing::debug!(key, attempt, tries, why, "how it ended was not heard");
     }
 }
 

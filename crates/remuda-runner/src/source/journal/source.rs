@@ -85,7 +85,7 @@ impl JournalSource {
             // It is at ComfyUI in any case.
             tracing::warn!(task = %lease.task, %error, "the journal cannot be written");
         }
-        self.office.employer.begun(&taken.job, &taken.lease.worker);
+        self.office.employer.begun(&taken.job, &taken.lease.worker, taken.adopted);
         Ok(claim_of(taken, now))
     }
 
@@ -95,6 +95,18 @@ impl JournalSource {
         match &job.folder {
             None => Ok(Some(FileKey::outputs_of(prompt))),
             Some(folder) => folder.outputs_of(prompt).map(Some).map_err(from_files),
+        }
+    }
+
+    /// Deletes the files of a job that is forgotten: nobody will hear of them.
+    async fn throw_away(&self, lease: LeaseRef, folder: Option<FileKey>) {
+        let (Some(sink), Some(folder)) = (&self.office.sink, folder) else { return };
+        // Delivered again since, it may have the same files.
+        if self.office.desk().job(lease.task).is_some() {
+            return;
+        }
+        if let Err(error) = sink.delete_all(&folder).await {
+            tracing::warn!(task = %lease.task, %folder, %error, "files that nobody wants could not be deleted");
         }
     }
 
@@ -241,6 +253,7 @@ impl Source for JournalSource {
     }
 
     async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        let delivered = self.outputs_of(lease).ok().flatten();
         let status = match &ending {
             Ending::Completed { .. } => Status::Completed,
             Ending::Failed { .. } => Status::Failed,
@@ -248,7 +261,11 @@ impl Source for JournalSource {
         };
         let job = self.office.desk().job(lease.task);
         let finished = self.office.desk().end(lease, ending, Instant::now());
-        self.finish(lease, job, finished, status).await
+        let reply = self.finish(lease, job, finished, status).await;
+        if finished == Finished::Forget {
+            self.throw_away(lease, delivered).await;
+        }
+        reply
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {

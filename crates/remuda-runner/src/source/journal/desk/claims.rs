@@ -57,12 +57,16 @@ impl Desk {
         }
         let used = self.jobs.values().filter(|entry| entry.counts()).count();
         let free = || self.waiters.values().filter(|waiter| !self.is_occupied(&waiter.worker));
-        let idle = free().filter(|waiter| !waiter.ahead).count();
-        let seats = if idle > 0 { idle } else { free().count() };
-        // What waits, or is looked for, will take a seat.
-        let coming = |entry: &&Entry| matches!(entry.state, State::Waiting | State::Looking);
+        let idle = free().any(|waiter| !waiter.ahead);
+        let seats: Vec<&Waiter> = free().filter(|waiter| !idle || !waiter.ahead).collect();
+        // What is looked for will take a seat, and what waits, unless nobody who sits there can take it.
+        let coming = |entry: &&Entry| match entry.state {
+            State::Looking => true,
+            State::Waiting => seats.iter().any(|waiter| !entry.avoid.contains(&waiter.worker)),
+            State::Bound(_) | State::Ended { .. } => false,
+        };
         let coming = self.jobs.values().filter(coming).count();
-        self.slots.saturating_sub(used).min(seats.saturating_sub(coming))
+        self.slots.saturating_sub(used).min(seats.len().saturating_sub(coming))
     }
 
     /// Whether a worker has a render that was let go of: what is sent there now waits behind it, and its time runs.

@@ -34,6 +34,7 @@ fn job(key: usize, attempt: i32) -> Job {
         folder: None,
         cookie: serde_json::Value::Null,
         sent_as: None,
+        refused: None,
         earlier: Vec::new(),
     }
 }
@@ -80,6 +81,25 @@ fn no_more_is_asked_for_than_can_be_begun() {
     assert_eq!(desk.demand(), 1, "one claim waits, whatever is free");
     desk.close("enough");
     assert_eq!(desk.demand(), 0);
+}
+
+#[test]
+fn a_worker_that_cannot_take_what_waits_asks_for_something_else() {
+    let mut desk = desk(2, 2, 1);
+    let first = job(1, 0);
+    let task = task_of(&first);
+    let claim = waits(&mut desk, 0, false);
+    desk.receive(task, first, Instant::now());
+    let lease = take(&mut desk, claim).unwrap().lease.reference();
+    // The other one is busy, or away.
+    let lacks = remuda_core::Requirements::default();
+    assert_eq!(desk.give_back(lease, Some(&lacks), Instant::now()), Finished::Again);
+    let claim = waits(&mut desk, 0, false);
+    assert!(take(&mut desk, claim).is_none(), "it is for the other one");
+    assert_eq!(desk.demand(), 1, "it is idle, and a slot is free");
+    let ahead = waits(&mut desk, 1, true);
+    assert_eq!(desk.demand(), 1, "what waits is for the other one");
+    assert!(take(&mut desk, ahead).is_some());
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Scenario {
     }
 
     /// The tasks that were handed out, each once.
-    fn runs(&self) -> Vec<NewRun> {
+    pub(crate) fn runs(&self) -> Vec<NewRun> {
         let mut seen = HashSet::new();
         let tells = self.recording.events.iter().filter(|event| {
             event.method() == "PollTask" && event.kind == "stream-message" && !event.is_from_client()

@@ -1,9 +1,11 @@
 //! Our own worker says what the official SDK was recorded to say, wherever that is right.
 //!
-//! Every recording is in one of three lists: what is equal, up to what [`settle`] says; what must differ, with the reason; and
-//! what says nothing of a worker.
+//! Every recording is in one of three lists: what is equal, up to what [`settle`] says; what must differ, with the reason
+//! (those are played in [`different`]); and what says nothing of a worker.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "tests may fail")]
 
+mod different;
+#[path = "../scenarios/mod.rs"]
 mod scenarios;
 
 use std::collections::BTreeSet;
@@ -13,14 +15,10 @@ use std::time::Duration;
 use littlehorse::{
     CheckpointLog, Client, Config, NewTaskDef, ServedTask, TaskContext, TaskError, Type, Value, Worker,
 };
-use littlehorse_double::proto::{ReportTaskRun, TaskStatus};
 use littlehorse_double::recording::{Lane, Line, Transcript};
-use littlehorse_double::{Event, Message, What};
-use prost::Message as _;
 use remuda_testbed::wait;
 use scenarios::{Scenario, listed};
 use serde_json::{Value as Json, json};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 const TASK: &str = "execute-comfyui-workflow";
@@ -50,7 +48,7 @@ const EQUAL: [&str; 20] = [
     "mtls",
 ];
 
-/// Not equal, and why that is right.
+/// Not equal, and why that is right. They are played as well, and differ in exactly that: see [`different`].
 const DIFFERENT: [(&str, &str); 10] = [
     ("input-bad-json", "the SDK never reports it and loses a thread; we report TASK_INPUT_VAR_SUB_ERROR"),
     ("output-not-serialisable", "the SDK lets it be tried again; we report TASK_OUTPUT_SERDE_ERROR"),
@@ -62,7 +60,7 @@ const DIFFERENT: [(&str, &str); 10] = [
     ("report-hangs", "a retry after 30 s; the pauses are our own"),
     ("server-down-45s-busy", "the SDK gives a finished result up; we do not"),
     ("shutdown-busy-short", "the SDK has claimed a task beyond its threads, and runs it after the signal"),
-    ("shutdown-busy-long", "the SDK drops what runs without a word; we report it as failed after the grace"),
+    ("shutdown-busy-long", "the SDK's grace is the rest of its heartbeat interval; ours is a setting"),
     ("start-unreachable", "the SDK exits; we wait"),
     ("oauth-on-plaintext", "the SDK sends no token in clear; we do, as the Java SDK does, with a warning"),
 ];
@@ -100,36 +98,6 @@ async fn our_worker_says_what_the_official_sdk_was_recorded_to_say() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The reports that came until all tasks were over.
-async fn reported(name: &'static str, tasks: usize) -> Vec<ReportTaskRun> {
-    let scenario = Scenario::new(name, Some(Arc::default())).await;
-    scenario.prepare();
-    let (worker, stop) = worker(&scenario);
-    let running = tokio::spawn(worker.run_until(stop.clone().cancelled_owned()));
-    scenario.perform(|| {}).await;
-    let over = |events: &[Event]| {
-        let heard = |event: &&Event| matches!(event.what, What::Answer(Message::Empty));
-        (events.iter().filter(heard).count() == tasks).then_some(())
-    };
-    timeout(SOON, scenario.double.journal().until(over)).await.expect("all reports");
-    stop.cancel();
-    running.await.expect("no panic").expect("a good end");
-    scenario.double.journal().reports()
-}
-
-#[tokio::test]
-async fn what_differs_does_so_for_the_better() {
-    let reports = reported("input-bad-json", 2).await;
-    let statuses: Vec<TaskStatus> = reports.iter().map(ReportTaskRun::status).collect();
-    assert_eq!(statuses, [TaskStatus::TaskInputVarSubError, TaskStatus::TaskSuccess]);
-    // Refused for the quota, refused for its size, and heard.
-    let reports = reported("report-resource-exhausted", 1).await;
-    let [first, again, less] = &reports[..] else { panic!("{reports:?}") };
-    assert_eq!(first, again);
-    assert!(less.encoded_len() < again.encoded_len(), "{less:?}");
-    assert_eq!(less.result, first.result);
-}
-
 /// Plays a scenario and says what is not as recorded.
 async fn play(name: &'static str) -> String {
     let scenario = Scenario::new(name, Some(Arc::default())).await;
@@ -161,7 +129,29 @@ async fn play(name: &'static str) -> String {
 /// The worker of a scenario, and what ends it.
 fn worker(scenario: &Scenario) -> (Worker, CancellationToken) {
     let name = scenario.name;
-    let settings = scenario.settings();
+    let begun = scenario.begun.clone();
+    let worker = Worker::new(client(scenario.settings()), task(name), move |context, workflow| {
+        begun.iter().for_each(|begun| begun.notify_one());
+        render(name, context, workflow)
+    });
+    let worker = if name == "taskdef-missing" { worker } else { worker.register() };
+    (worker.heartbeat(Duration::from_secs(1)), CancellationToken::new())
+}
+
+/// What it serves.
+fn task(name: &str) -> ServedTask {
+    match name {
+        "taskdef-missing" => ServedTask::from(TASK),
+        _ => NewTaskDef::new(TASK).input("workflow", Type::JsonObj).returns(Type::JsonObj).into(),
+    }
+}
+
+/// A client with these settings.
+fn client(settings: Vec<(String, String)>) -> Client {
+    Client::new(config(settings)).expect("a client")
+}
+
+fn config(settings: Vec<(String, String)>) -> Config {
     let find =
         |wanted: &str| settings.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone());
     let config = Config::from_lookup(|name| match (find(name), name) {
@@ -169,19 +159,7 @@ fn worker(scenario: &Scenario) -> (Worker, CancellationToken) {
         (None, "LHW_NUM_WORKER_THREADS") => Some("1".to_owned()),
         (found, _) => found,
     });
-    let client = Client::new(config.expect("settings")).expect("a client");
-    let def = NewTaskDef::new(TASK).input("workflow", Type::JsonObj).returns(Type::JsonObj);
-    let task = match name {
-        "taskdef-missing" => ServedTask::from(TASK),
-        _ => ServedTask::from(def),
-    };
-    let begun = scenario.begun.clone();
-    let worker = Worker::new(client, task, move |context, workflow| {
-        begun.iter().for_each(|begun| begun.notify_one());
-        render(name, context, workflow)
-    });
-    let worker = if name == "taskdef-missing" { worker } else { worker.register() };
-    (worker.heartbeat(Duration::from_secs(1)), CancellationToken::new())
+    config.expect("settings")
 }
 
 /// What the task functions of the recordings do.
@@ -202,7 +180,13 @@ async fn render(name: &'static str, context: TaskContext, workflow: Json) -> Res
             context.log("before failure");
             return Err(TaskError::failed("ComfyUI unreachable"));
         }
-        "one-thread-three-tasks" | "two-threads-four-tasks" | "server-restart-busy" => {
+        "one-thread-three-tasks"
+        | "two-threads-four-tasks"
+        | "server-restart-busy"
+        | "rebalance"
+        | "server-down-45s-busy"
+        | "shutdown-busy-short"
+        | "shutdown-busy-long" => {
             let seconds = workflow["sleep"].as_f64().unwrap();
             context.log(format!("sleep {seconds:?}"));
             tokio::time::sleep(Duration::from_secs_f64(seconds)).await;

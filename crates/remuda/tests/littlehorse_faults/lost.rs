@@ -21,13 +21,15 @@ async fn the_next_attempt_of_what_renders_is_taken_up_although_it_never_came() {
     let stage = Stage::new().await;
     // A second slot, so that something is asked for in mid-render.
     let mut worker = stage.worker_with(&[], &[("LHW_NUM_WORKER_THREADS", "2")]).await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 25_000).to_string()).timeout(TIMEOUT));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 100).to_string()).timeout(TIMEOUT));
     stage.rendering().await;
     run.taken_by(name(&worker));
     worker.program.wait_line("was lost on its way", PATIENCE).await.unwrap();
     // It was only slow: the same attempt, once more.
     until("the next to be asked for", async || run.deliver_again()).await;
     worker.program.wait_line("delivered again while it is under way", PATIENCE).await.unwrap();
+    stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
     let statuses: Vec<TaskStatus> = task.attempts.iter().map(|attempt| attempt.status()).collect();
@@ -42,10 +44,12 @@ async fn the_next_attempt_of_what_has_ended_is_answered_although_it_never_came()
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
     let long = Duration::from_secs(3600);
-    let mut new = NewRun::json("order-1", graph(2, 5000).to_string()).timeout(TIMEOUT).attempts(2);
+    stage.sim.hold().await;
+    let mut new = NewRun::json("order-1", graph(2, 100).to_string()).timeout(TIMEOUT).attempts(2);
     new.backoff = Some(Backoff { base: long, most: long, factor: 1.0 });
     let run = stage.double.schedule(new);
     worker.program.wait_line("the render goes on for that", PATIENCE).await.unwrap();
+    stage.sim.release().await;
     idle(stage.sim.url()).await;
     until("nothing to be under way", async || journal(stage.dir.path()).is_empty()).await;
     assert!(run.reports().is_empty(), "nobody waits for it");
@@ -62,12 +66,15 @@ async fn the_next_attempt_of_what_has_ended_is_answered_although_it_never_came()
 async fn the_next_attempt_that_was_lost_with_the_process_is_taken_up_by_the_next() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 15_000).to_string()));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(3, 100).to_string()));
     stage.rendering().await;
     worker.program.kill_9().unwrap();
     run.taken_by(name(&worker));
     drop(worker);
-    let _worker = stage.worker().await;
+    let mut worker = stage.worker().await;
+    worker.program.wait_line("was lost on its way", PATIENCE).await.unwrap();
+    stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
     assert_eq!(task.attempts.len(), 2, "{task:?}");
@@ -80,7 +87,8 @@ async fn the_next_attempt_that_was_lost_with_the_process_is_taken_up_by_the_next
 async fn an_attempt_elsewhere_is_told_where_it_was() {
     let stage = Stage::new().await;
     let mut first = stage.worker().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(4, 30_000).to_string()).attempts(2));
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(4, 100).to_string()).attempts(2));
     until("a checkpoint", async || !run.checkpoints().is_empty()).await;
     first.program.kill_9().unwrap();
     let (there, sim) = (first.first["workers"][0].as_str().unwrap().to_owned(), Running::sim(1).await);
@@ -92,8 +100,11 @@ async fn an_attempt_elsewhere_is_told_where_it_was() {
         ("COMFYUI_BASE_URL", sim.url()),
         ("COMFYUI_OUTPUT_DIR", "/out"),
     ];
-    let _second = start(data.path(), &[], &env).await;
+    let mut second = start(data.path(), &[], &env).await;
+    sim.hold().await;
     run.time_out();
+    second.program.wait_line("an earlier attempt was elsewhere", PATIENCE).await.unwrap();
+    sim.release().await;
     let task = ended(&run).await;
     output(&task);
     let said = log(last(&task));

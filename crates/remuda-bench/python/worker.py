@@ -1,12 +1,15 @@
 """A worker as one writes it with the official SDK: submits, waits on the websocket, reads the history.
 
-One HTTP session and one websocket for its whole life. Nothing of what makes a worker reliable is in here.
+With CONNECT=once it has one HTTP session and one websocket for its whole life, with CONNECT=each it opens them for each
+task, as a function does that stands alone. Nothing of what makes a worker reliable is in here.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -17,14 +20,23 @@ from littlehorse.worker import LHTaskWorker, WorkerContext
 COMFYUI = os.environ["COMFYUI_BASE_URL"]
 OUTPUT = os.environ["COMFYUI_OUTPUT_DIR"]
 TASK = os.environ["LHW_TASK_NAME"]
-CLIENT = uuid.uuid4().hex
+ONCE = {"once": True, "each": False}[os.environ["CONNECT"]]
 
-http: aiohttp.ClientSession
-socket: aiohttp.ClientWebSocketResponse
+Connection = tuple[str, aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]
+kept: Connection
 
 
-async def render(workflow: dict[str, Any], ctx: WorkerContext) -> dict[str, Any]:
-    body = {"prompt": workflow, "client_id": CLIENT}
+@contextlib.asynccontextmanager
+async def connect() -> AsyncIterator[Connection]:
+    client = uuid.uuid4().hex
+    async with aiohttp.ClientSession() as http:
+        async with http.ws_connect(f"{COMFYUI}/ws?clientId={client}") as socket:
+            yield client, http, socket
+
+
+async def submit_and_wait(workflow: dict[str, Any], ctx: WorkerContext, connection: Connection) -> dict[str, Any]:
+    client, http, socket = connection
+    body = {"prompt": workflow, "client_id": client}
     async with http.post(f"{COMFYUI}/prompt", json=body) as answer:
         answer.raise_for_status()
         prompt_id = (await answer.json())["prompt_id"]
@@ -54,13 +66,19 @@ async def render(workflow: dict[str, Any], ctx: WorkerContext) -> dict[str, Any]
     return {"prompt_id": prompt_id, "outputs": outputs}
 
 
+async def render(workflow: dict[str, Any], ctx: WorkerContext) -> dict[str, Any]:
+    if ONCE:
+        return await submit_and_wait(workflow, ctx, kept)
+    async with connect() as connection:
+        return await submit_and_wait(workflow, ctx, connection)
+
+
 async def main() -> None:
-    global http, socket
+    global kept
     config = LHConfig()
     littlehorse.create_task_def(render, TASK, config)
-    async with aiohttp.ClientSession() as http:
-        async with http.ws_connect(f"{COMFYUI}/ws?clientId={CLIENT}") as socket:
-            await littlehorse.start(LHTaskWorker(render, TASK, config))
+    async with connect() as kept:
+        await littlehorse.start(LHTaskWorker(render, TASK, config))
 
 
 asyncio.run(main())

@@ -1,6 +1,6 @@
-//! What a task of LittleHorse costs beside the render: our worker, and one that was written with the official Python SDK.
+//! What a task of LittleHorse costs beside the render: our worker, and two that were written with the official Python SDK.
 //!
-//! Both are processes of their own with one slot, serve the same double of a LittleHorse server and submit to the same
+//! All are processes of their own with one slot, serve the same double of a LittleHorse server and submit to the same
 //! simulated ComfyUI. Those two run in this process, so that all times are of one clock.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const RESTED: &str = "LittleHorse: the same, each task after a rest of 5 ms";
 const PICTURE: &str = "LittleHorse: a picture, one task after the other";
 /// Tasks of each worker that warm connections and caches.
 const WARM_UP: usize = 50;
-/// Both take turns in blocks of this many tasks.
+/// All take turns in blocks of this many tasks.
 const BLOCK: usize = 25;
 /// Between two blocks, so that nothing of one worker's falls into the turn of the other.
 const REST: Duration = Duration::from_millis(5);
@@ -38,6 +38,7 @@ const SCRIPT: &str = include_str!("../python/worker.py");
 /// So many times less than with the official SDK.
 const TARGET: f64 = 10.0;
 const LESS: &str = "so many times less than the Python SDK";
+const LESS_THAN_EACH: &str = "so many times less than the Python SDK, connecting for each task";
 
 /// Where Python is, if it was installed.
 pub(crate) fn python() -> Option<PathBuf> {
@@ -49,14 +50,17 @@ pub(crate) async fn measure(folder: &Path, python: &Path, rounds: usize) -> Resu
     let mut rows = vec![floor(TEXT, Duration::ZERO, rounds).await?];
     let compared = stage.compare("text", text, rounds, BLOCK).await?;
     rows.extend(compared.rows(TEXT));
-    rows.push(Row::at_least(TEXT, LESS, compared.ratio(), "", TARGET));
+    rows.push(Row::at_least(TEXT, LESS, compared.ratio(Who::Python), "", TARGET));
+    rows.push(compared.fact(TEXT));
     rows.push(floor(RESTED, REST, rounds).await?);
     let compared = stage.compare("rested", text, rounds, 1).await?;
     rows.extend(compared.rows(RESTED));
-    rows.push(Row::fact(RESTED, LESS, compared.ratio(), ""));
+    rows.push(Row::fact(RESTED, LESS, compared.ratio(Who::Python), ""));
+    rows.push(compared.fact(RESTED));
     let compared = stage.compare("picture", picture, rounds / 2, BLOCK).await?;
     rows.extend(compared.rows(PICTURE));
-    rows.push(Row::fact(PICTURE, LESS, compared.ratio(), ""));
+    rows.push(Row::fact(PICTURE, LESS, compared.ratio(Who::Python), ""));
+    rows.push(compared.fact(PICTURE));
     stage.stop().await?;
     Ok(rows)
 }
@@ -84,17 +88,22 @@ fn picture(mark: &str) -> Value {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     Remuda,
+    /// With connections that it keeps.
     Python,
+    /// With connections for each task.
+    PythonEach,
 }
 
 impl Who {
-    const BOTH: [Who; 2] = [Who::Remuda, Who::Python];
+    /// In the order of their numbers.
+    const ALL: [Who; 3] = [Who::Remuda, Who::Python, Who::PythonEach];
 
     /// Each serves a TaskDef of its own, so that it is known who gets what.
     fn task(self) -> &'static str {
         match self {
             Who::Remuda => "bench-remuda",
             Who::Python => "bench-python",
+            Who::PythonEach => "bench-python-each",
         }
     }
 
@@ -102,6 +111,7 @@ impl Who {
         match self {
             Who::Remuda => "Remuda",
             Who::Python => "Python SDK",
+            Who::PythonEach => "Python SDK, connecting",
         }
     }
 }
@@ -142,26 +152,26 @@ impl Stages {
     }
 }
 
-struct Compared {
-    ours: Stages,
-    theirs: Stages,
-}
+struct Compared([Stages; Who::ALL.len()]);
 
 impl Compared {
-    fn ratio(&self) -> f64 {
-        self.theirs.sum() / self.ours.sum()
+    fn ratio(&self, to: Who) -> f64 {
+        self.0[to as usize].sum() / self.0[Who::Remuda as usize].sum()
     }
 
     fn rows(&self, group: &'static str) -> Vec<Row> {
-        [self.ours.rows(group, Who::Remuda), self.theirs.rows(group, Who::Python)].concat()
+        Who::ALL.iter().flat_map(|who| self.0[*who as usize].rows(group, *who)).collect()
+    }
+
+    fn fact(&self, group: &'static str) -> Row {
+        Row::fact(group, LESS_THAN_EACH, self.ratio(Who::PythonEach), "")
     }
 }
 
 struct Stage {
     double: Double,
     sim: Simulator,
-    /// Ours first.
-    workers: [Program; 2],
+    workers: [Program; Who::ALL.len()],
 }
 
 impl Stage {
@@ -177,16 +187,16 @@ impl Stage {
         let script = folder.join("worker.py");
         std::fs::write(&script, SCRIPT)?;
         let data = folder.join("littlehorse-data");
-        let workers = Who::BOTH.map(|who| {
+        let workers = Who::ALL.map(|who| {
             let mut command = match who {
                 Who::Remuda => {
                     let mut command = Command::new(beside("remuda")?);
                     command.args(["worker", "--source", "littlehorse", "--data"]).arg(&data);
                     command
                 }
-                Who::Python => {
+                Who::Python | Who::PythonEach => {
                     let mut command = Command::new(python);
-                    command.arg(&script);
+                    command.arg(&script).env("CONNECT", if who == Who::Python { "once" } else { "each" });
                     command
                 }
             };
@@ -199,9 +209,9 @@ impl Stage {
                 .env("COMFYUI_OUTPUT_DIR", sim.base_dir().join("output"));
             anyhow::Ok(Program::spawn(command)?)
         });
-        let [ours, theirs] = workers;
-        let mut stage = Stage { double, sim, workers: [ours?, theirs?] };
-        if tokio::time::timeout(PATIENCE, stage.double.until_parked(0, Who::BOTH.len())).await.is_err() {
+        let [ours, kept, each] = workers;
+        let mut stage = Stage { double, sim, workers: [ours?, kept?, each?] };
+        if tokio::time::timeout(PATIENCE, stage.double.until_parked(0, Who::ALL.len())).await.is_err() {
             for worker in &mut stage.workers {
                 eprintln!("{}", worker.output().join("\n"));
             }
@@ -210,7 +220,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// In turns of `block` tasks, each worker first as often as the other.
+    /// In turns of `block` tasks, each worker first as often as the others.
     async fn compare(
         &self,
         kind: &str,
@@ -218,38 +228,39 @@ impl Stage {
         rounds: usize,
         block: usize,
     ) -> Result<Compared> {
-        let mut spans = [Vec::new(), Vec::new()];
+        let mut spans = Who::ALL.map(|_| Vec::new());
         let mut before = self.cpu_us()?;
         let warm = WARM_UP.div_ceil(block);
         for turn in 0..warm + rounds.div_ceil(block) {
             if turn == warm {
                 before = self.cpu_us()?;
             }
-            for number in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
+            for place in 0..Who::ALL.len() {
+                let who = Who::ALL[(turn + place) % Who::ALL.len()];
                 tokio::time::sleep(REST).await;
                 for task in 0..block {
                     let name = format!("{kind}-{turn}-{task}");
-                    let span = self.task(Who::BOTH[number], &name, graph).await?;
+                    let span = self.task(who, &name, graph).await?;
                     if turn >= warm {
-                        spans[number].push(span);
+                        spans[who as usize].push(span);
                     }
                 }
             }
         }
         let after = self.cpu_us()?;
-        let stages = |number: usize| Stages::new(&spans[number], after[number] - before[number]);
-        Ok(Compared { ours: stages(0), theirs: stages(1) })
+        let stages = |who: Who| Stages::new(&spans[who as usize], after[who as usize] - before[who as usize]);
+        Ok(Compared(Who::ALL.map(stages)))
     }
 
-    /// Processor time of both workers so far, ours first.
-    fn cpu_us(&self) -> Result<[f64; 2]> {
-        let [ours, theirs] = self.workers.each_ref().map(|worker| usage::family_cpu_us(worker.id()));
-        Ok([ours?, theirs?])
+    /// Processor time of each worker so far.
+    fn cpu_us(&self) -> Result<[f64; Who::ALL.len()]> {
+        let [ours, kept, each] = self.workers.each_ref().map(|worker| usage::family_cpu_us(worker.id()));
+        Ok([ours?, kept?, each?])
     }
 
     /// One task: what it took before and after the render, in milliseconds.
     async fn task(&self, who: Who, name: &str, graph: fn(&str) -> Value) -> Result<(f64, f64)> {
-        let asked = tokio::time::timeout(PATIENCE, self.double.until_parked(0, Who::BOTH.len())).await;
+        let asked = tokio::time::timeout(PATIENCE, self.double.until_parked(0, Who::ALL.len())).await;
         asked.context("a worker asks for no more tasks")?;
         let name = format!("{}-{name}", who.task());
         let place = self.double.journal().len();
@@ -294,11 +305,11 @@ impl Stage {
     }
 
     async fn stop(self) -> Result<()> {
-        let [mut ours, theirs] = self.workers;
+        let [mut ours, kept, each] = self.workers;
         ours.term()?;
         ours.wait_exit(PATIENCE).await?;
         // The SDK takes up to a minute to leave.
-        drop(theirs);
+        drop((kept, each));
         self.sim.shutdown().await;
         self.double.stop().await?;
         Ok(())

@@ -108,6 +108,8 @@ pub struct SyncOptions {
     pub longest: Duration,
     /// How long a prompt waits while no worker is usable: 5 s.
     pub patience: Duration,
+    /// After a cancellation so long its runner is waited for, so that the answer can say that it really stopped: 3 s.
+    pub confirmation: Duration,
 }
 
 impl Default for SyncOptions {
@@ -116,6 +118,7 @@ impl Default for SyncOptions {
             timeout: Duration::from_secs(300),
             longest: Duration::from_secs(86_400),
             patience: Duration::from_secs(5),
+            confirmation: Duration::from_secs(3),
         }
     }
 }

@@ -11,9 +11,6 @@ use crate::error::ApiError;
 use crate::state::AppState;
 use crate::waiting::for_news;
 
-/// After a cancellation so long its runner is waited for, so that the answer can say that it really stopped.
-const CONFIRMATION: Duration = Duration::from_secs(3);
-
 /// A prompt that was lost with its worker waits so much longer for one: ComfyUIs are often started again.
 const RESTART: u32 = 6;
 
@@ -79,7 +76,7 @@ pub(super) async fn cancel(state: &AppState, task: Task, follow: &mut Follow) ->
         Err(Error::Finished(_)) => state.store.task(id).await?.ok_or_else(|| ApiError::no_task(id))?,
         Err(error) => return Err(error.into()),
     };
-    let until = Instant::now() + CONFIRMATION;
+    let until = Instant::now() + state.sync.confirmation;
     match for_end(state, task, follow, until, None).await? {
         Waited::Ended(task) | Waited::TimeOver(task) | Waited::NobodyThere(task) | Waited::Stopping(task) => {
             Ok(task)

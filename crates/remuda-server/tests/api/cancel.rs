@@ -1,11 +1,9 @@
 //! `DELETE /api/v1/tasks/{id}`.
 
-use std::time::Duration;
-
 use remuda_core::transition::Ending;
 use remuda_store::BeatRequest;
 
-use crate::support::{Gateway, json};
+use crate::support::{BOUND, Gateway, json};
 
 #[tokio::test]
 async fn a_waiting_task_is_cancelled_at_once_and_again_without_harm() {
@@ -30,7 +28,7 @@ async fn a_running_task_is_202_until_its_runner_confirms() {
     assert!(task["cancel_requested_at"].is_string());
     json(gateway.delete(&path).send().await.unwrap(), 202).await;
 
-    let waiting = gateway.delete(&path).header("Prefer", "wait=20").send();
+    let waiting = gateway.delete(&path).header("Prefer", "wait=100").send();
     let confirming = async {
         let beat = BeatRequest {
             owner: gateway.ground.owner,
@@ -40,7 +38,7 @@ async fn a_running_task_is_202_until_its_runner_confirms() {
                 progress: 0.5,
             }],
             workers: Vec::new(),
-            wait: Duration::from_secs(5),
+            wait: BOUND,
         };
         let reply = gateway.store().beat(beat).await.unwrap();
         assert!(reply.news[0].cancel);

@@ -9,7 +9,7 @@ use remuda_runner::frames::{Frame, FrameKind};
 use reqwest::Response;
 use serde_json::Value;
 
-use crate::support::{Gateway, json};
+use crate::support::{BOUND, Gateway, json};
 
 /// One event: its id, its name, its data.
 pub(crate) type Event = (Option<String>, String, Value);
@@ -29,9 +29,7 @@ impl Reader {
 
     /// The next event; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Event> {
-        tokio::time::timeout(Duration::from_secs(20), self.read())
-            .await
-            .expect("an event or the end within 20 s")
+        tokio::time::timeout(BOUND, self.read()).await.expect("an event or the end in time")
     }
 
     async fn read(&mut self) -> Option<Event> {
@@ -97,7 +95,7 @@ async fn states_and_progress_come_as_they_happen_and_the_stream_ends_with_the_ta
     );
     assert_eq!(data["data"]["worker"], "gpu-1");
 
-    // Published until seen: a frame before the reader listens is nobody's.
+    // The last frame is kept for a reader that begins to listen a little later.
     let frame = |what| Frame { task: claim.task.id, attempt: 1, what };
     gateway.hub.publish(frame(progress(0.25)));
     let (number, name, data) = reader.next().await.unwrap();
@@ -193,5 +191,5 @@ async fn a_silent_stream_shows_signs_of_life() {
             text.push_str(std::str::from_utf8(&pieces.next().await.unwrap().unwrap()).unwrap());
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), alive).await.expect("two signs of life");
+    tokio::time::timeout(BOUND, alive).await.expect("two signs of life");
 }

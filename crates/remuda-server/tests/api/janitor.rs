@@ -1,15 +1,17 @@
 //! Housekeeping.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use remuda_core::FailureClass;
 use remuda_files::FileKey;
 use remuda_server::janitor::{Janitor, JanitorOptions};
+use remuda_store::{Clock as _, ManualClock};
 use remuda_testbed::wait;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::Gateway;
+use crate::support::{BOUND, Gateway, Ground};
 
 fn options(gateway: &Gateway) -> JanitorOptions {
     let ground = &gateway.ground;
@@ -19,16 +21,20 @@ fn options(gateway: &Gateway) -> JanitorOptions {
 
 #[tokio::test]
 async fn a_scheduled_task_becomes_claimable_when_its_moment_has_come() {
-    let gateway = Gateway::start().await;
-    let soon = jiff::Timestamp::now() + Duration::from_millis(400);
-    let id = gateway.submit_with(&format!("\"not_before\": \"{soon}\",")).await;
+    let clock = Arc::new(ManualClock::default());
+    let ground = Ground::with(|options| options.clock = Some(clock.clone())).await;
+    let gateway = Gateway::on(ground, |_| {}).await;
+    let hour = Duration::from_secs(3600);
+    let id = gateway.submit_with(&format!("\"not_before\": \"{}\",", clock.now() + hour)).await;
     assert_eq!(gateway.task(&id).await["reason"], "scheduled");
     let stop = CancellationToken::new();
     let janitor = tokio::spawn(Janitor::new(options(&gateway)).run(stop.clone()));
     let worker = gateway.worker().await;
+    gateway.store().tidy().await.unwrap();
+    assert!(worker.claim_within(Duration::ZERO).await.is_none(), "its moment has not come");
+    clock.advance(hour);
     let claim = worker.claim().await;
     assert_eq!(claim.task.id.to_string(), id);
-    assert!(jiff::Timestamp::now() >= soon);
     stop.cancel();
     janitor.await.unwrap();
 }
@@ -62,7 +68,7 @@ async fn files_of_lost_attempts_go_and_those_of_the_result_stay_until_the_record
         old.sweep_once().await.unwrap();
         (gateway.get(&format!("/api/v1/tasks/{id}")).send().await.unwrap().status() == 404).then_some(())
     };
-    wait::until("the record to be forgotten", Duration::from_secs(5), gone).await.unwrap();
+    wait::until("the record to be forgotten", BOUND, gone).await.unwrap();
     assert_eq!(files.size(&kept.key.parse().unwrap()).await.unwrap(), None);
 }
 
@@ -83,6 +89,6 @@ async fn workers_that_nobody_drives_any_more_are_forgotten_and_others_stay() {
         janitor.sweep_once().await.unwrap();
         (names().await.len() == 1).then_some(())
     };
-    wait::until("the worker to be forgotten", Duration::from_secs(5), forgotten).await.unwrap();
+    wait::until("the worker to be forgotten", BOUND, forgotten).await.unwrap();
     assert_eq!(names().await, [driven.id]);
 }

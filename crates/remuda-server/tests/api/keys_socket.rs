@@ -1,7 +1,6 @@
 //! The socket through which `remuda keys` speaks to a running server.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::Duration;
 
 use remuda_core::{KeyId, Scope, Tenant};
 use remuda_runner::frames::FrameHub;
@@ -11,7 +10,7 @@ use remuda_testbed::wait;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::Ground;
+use crate::support::{BOUND, Ground};
 
 #[tokio::test]
 async fn keys_are_made_listed_and_revoked_while_the_server_runs_and_count_at_once() {
@@ -34,7 +33,7 @@ async fn keys_are_made_listed_and_revoked_while_the_server_runs_and_count_at_onc
         async move { serve(&data, keys, stop).await }
     });
     let there = async || call(&data, &KeyRequest::List).await.ok();
-    wait::until("the socket", Duration::from_secs(5), there).await.unwrap();
+    wait::until("the socket", BOUND, there).await.unwrap();
     let mode = std::fs::metadata(data.join(NAME)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 

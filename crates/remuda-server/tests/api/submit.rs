@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{GRAPH, Gateway, JsonText as _, Worker, json};
+use crate::support::{BOUND, GRAPH, Gateway, JsonText as _, Worker, json};
 
 /// The body of the first example of the serverless documentation, as its curl sends it.
 const SEED: &str = include_str!("seed_example.json");
@@ -102,17 +102,26 @@ async fn the_same_key_gives_the_same_task_and_another_body_is_a_conflict() {
 #[tokio::test]
 async fn a_repeated_submission_is_the_same_task_whatever_became_of_the_workers_since() {
     let gateway = Gateway::start().await;
-    let deadline = jiff::Timestamp::now() + Duration::from_millis(700);
-    let body = format!("{{\"deadline\": \"{deadline}\", \"payload\": {GRAPH}}}");
-    let send = || gateway.post("/api/v1/tasks").header("Idempotency-Key", "k").json_text(&body).send();
-    let first = json(send().await.unwrap(), 201).await;
+    let send =
+        |body: &str| gateway.post("/api/v1/tasks").header("Idempotency-Key", "k").json_text(body).send();
+    // A deadline that is near, and not yet over when the task comes in: a slow machine needs one that is further away.
+    let mut near = Duration::from_millis(700);
+    let (deadline, body, first) = loop {
+        let deadline = jiff::Timestamp::now() + near;
+        let body = format!("{{\"deadline\": \"{deadline}\", \"payload\": {GRAPH}}}");
+        let answer = send(&body).await.unwrap();
+        if answer.status() == 201 || near > BOUND {
+            break (deadline, body, json(answer, 201).await);
+        }
+        near *= 4;
+    };
     // A worker that could not run it, and a deadline that has passed: a new submission would be refused.
     Worker::join(&gateway.ground, "empty", Some("{}")).await;
     let refused = gateway.post("/api/v1/tasks").json_text(&format!("{{\"payload\": {GRAPH}}}")).send();
     assert_eq!(refused.await.unwrap().status(), 422);
     let passed = async || (jiff::Timestamp::now() > deadline).then_some(());
-    remuda_testbed::wait::until("the deadline", Duration::from_secs(5), passed).await.unwrap();
-    assert_eq!(json(send().await.unwrap(), 200).await["id"], first["id"]);
+    remuda_testbed::wait::until("the deadline", 2 * BOUND, passed).await.unwrap();
+    assert_eq!(json(send(&body).await.unwrap(), 200).await["id"], first["id"]);
 }
 
 #[tokio::test]
@@ -138,7 +147,7 @@ async fn who_prefers_to_wait_gets_the_end() {
     let gateway = Gateway::start().await;
     let worker = gateway.worker().await;
     let body = format!("{{\"payload\": {GRAPH}}}");
-    let waiting = gateway.post("/api/v1/tasks").header("Prefer", "wait=20").json_text(&body).send();
+    let waiting = gateway.post("/api/v1/tasks").header("Prefer", "wait=300").json_text(&body).send();
     let working = async {
         let claim = worker.claim().await;
         worker.complete(&claim, b"png").await;
@@ -146,26 +155,27 @@ async fn who_prefers_to_wait_gets_the_end() {
     let began = Instant::now();
     let (answer, ()) = tokio::join!(waiting, working);
     let answer = answer.unwrap();
-    assert_eq!(answer.headers()["preference-applied"], "wait=20");
+    assert_eq!(answer.headers()["preference-applied"], "wait=300");
     let task = json(answer, 201).await;
     assert_eq!(task["status"], "completed");
     assert_eq!(task["result"]["files"][0]["filename"], "blue_00001_.png");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < BOUND);
 }
 
 #[tokio::test]
 async fn who_waits_is_in_nobodys_way() {
     let gateway = Gateway::start_with(|options| options.limits.submissions = 1).await;
     let body = format!("{{\"payload\": {GRAPH}}}");
-    let waiting = gateway.post("/api/v1/tasks").header("Prefer", "wait=2").json_text(&body).send();
+    let waiting = gateway.post("/api/v1/tasks").header("Prefer", "wait=300").timeout(3 * BOUND);
     let other = async {
-        let began = Instant::now();
+        let first = async || (gateway.store().counts(None).await.unwrap().pending == 1).then_some(());
+        remuda_testbed::wait::until("the first task", BOUND, first).await.unwrap();
         gateway.submit().await;
-        began.elapsed()
     };
-    let (answer, took) = tokio::join!(waiting, other);
-    assert_eq!(answer.unwrap().status(), 201);
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    tokio::select! {
+        answer = waiting.json_text(&body).send() => panic!("it was to wait: {answer:?}"),
+        () = other => {}
+    }
 }
 
 #[tokio::test]
@@ -181,7 +191,11 @@ async fn who_waits_in_vain_gets_the_task_as_it_is() {
 
 #[tokio::test]
 async fn slow_bodies_are_in_nobodys_way() {
-    let gateway = Gateway::start_with(|options| options.limits.submissions = 1).await;
+    let gateway = Gateway::start_with(|options| {
+        options.limits.submissions = 1;
+        options.limits.body_time = 3 * BOUND;
+    })
+    .await;
     let address = gateway.url.strip_prefix("http://").unwrap();
     let mut slow = TcpStream::connect(address).await.unwrap();
     let head = "POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -192,7 +206,6 @@ async fn slow_bodies_are_in_nobodys_way() {
     slow.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 100");
     slow.write_all(b"{").await.unwrap();
-    let began = Instant::now();
+    // Long before the body is given up.
     gateway.submit().await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }

@@ -23,6 +23,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+/// Generous, because CI machines are slow, and a hang is for ever.
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
+
 /// A graph that any worker runs.
 pub(crate) const GRAPH: &str = r#"{"1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 255}},
  "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "blue"}}}"#;
@@ -37,9 +40,16 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn new() -> Arc<Self> {
+        Self::with(|_| {}).await
+    }
+
+    /// … with other options of the store.
+    pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Arc<Self> {
         let dir = TempDir::new().unwrap();
         let owner = OwnerId(Uuid::new_v4());
-        let store = SqliteStore::open(&dir.path().join("remuda.db"), Options::new(owner)).await.unwrap();
+        let mut options = Options::new(owner);
+        change(&mut options);
+        let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.unwrap();
         let files = Files::open(&Location::directory(dir.path().join("files"))).unwrap();
         Arc::new(Self { store: Arc::new(store), files, owner, dir })
     }
@@ -94,7 +104,7 @@ impl Gateway {
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url)).timeout(Duration::from_secs(30))
+        self.http.request(method, format!("{}{path}", self.url)).timeout(BOUND)
     }
 
     pub(crate) fn get(&self, path: &str) -> RequestBuilder {
@@ -211,6 +221,10 @@ impl Worker {
 
     /// The next task.
     pub(crate) async fn claim(&self) -> Claim {
+        self.claim_within(BOUND).await.expect("there is a task to claim")
+    }
+
+    pub(crate) async fn claim_within(&self, wait: Duration) -> Option<Claim> {
         let request = ClaimRequest {
             owner: self.ground.owner,
             worker: self.id.clone(),
@@ -219,9 +233,9 @@ impl Worker {
             loaded: Vec::new(),
             ahead: false,
             gateway: self.gateway.clone(),
-            wait: Duration::from_secs(10),
+            wait,
         };
-        self.ground.store.claim(request).await.unwrap().expect("there is a task to claim")
+        self.ground.store.claim(request).await.unwrap()
     }
 
     pub(crate) async fn render(&self, claim: &Claim, progress: f64) {

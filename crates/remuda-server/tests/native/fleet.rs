@@ -279,5 +279,5 @@ async fn a_worker_that_hangs_holds_nobody_up_for_long() {
     assert_eq!(unknown.status(), StatusCode::SERVICE_UNAVAILABLE);
     let script = gateway.get("/extensions/first/main.js").send().await.unwrap();
     assert_eq!(script.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert!(began.elapsed() < Duration::from_secs(20), "one wait is enough: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "one wait is enough: {:?}", began.elapsed());
 }

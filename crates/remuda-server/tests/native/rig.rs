@@ -15,19 +15,22 @@ use remuda_server::ServerOptions;
 use remuda_testbed::wait;
 use serde_json::{Value, json};
 
+pub(crate) use crate::support::BOUND;
 use crate::support::{self, Gateway, Ground, JsonText as _};
-
-/// Generous, because CI machines are slow, and a hang is for ever.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
 
 /// A ComfyUI that is away for so long has lost what it was given.
 const UNREACHABLE: Duration = Duration::from_secs(5);
+
+/// So seldom a ComfyUI is asked how things are going while its socket works. Seldom enough that every end is heard: one
+/// that is found by asking comes before the last messages, and those are lost then.
+const SURVEY: Duration = Duration::from_secs(20);
 
 /// A gateway with a herd of simulators.
 pub(crate) struct Ranch {
     pub(crate) gateway: Gateway,
     pub(crate) herd: Herd,
     pub(crate) sims: Vec<Simulator>,
+    survey: Duration,
 }
 
 impl Ranch {
@@ -55,11 +58,17 @@ impl Ranch {
         };
         options.gateway = Some(gateway.url.clone());
         let herd = Herd::start(Arc::new(source), options);
-        let mut this = Self { gateway, herd, sims: Vec::new() };
+        let mut this = Self { gateway, herd, sims: Vec::new(), survey: SURVEY };
         for _ in 0..count {
             this.add(SimConfig::default()).await;
         }
         this
+    }
+
+    /// One more ComfyUI, which is asked often how things are going.
+    pub(crate) async fn add_surveyed(&mut self) -> usize {
+        self.survey = Duration::from_millis(500);
+        self.add(SimConfig::default()).await
     }
 
     /// One more ComfyUI; returns when it may be given tasks.
@@ -69,7 +78,7 @@ impl Ranch {
         let spec = WorkerSpec { id: id.clone(), endpoint: sim.url(), name: None, labels: BTreeSet::new() };
         let client = Client::new(&sim.url()).expect("an address");
         let session = SessionOptions {
-            survey: Duration::from_millis(500),
+            survey: self.survey,
             unreachable_after: UNREACHABLE,
             ..SessionOptions::default()
         };
@@ -137,7 +146,7 @@ pub(crate) fn picture() -> Value {
     })
 }
 
-/// Works for about so long, can be stopped on the way, and saves.
+/// Works for at least so long, can be stopped on the way, and saves.
 pub(crate) fn long(seconds: f64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},

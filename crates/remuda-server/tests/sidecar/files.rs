@@ -4,57 +4,16 @@ use std::io;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use remuda_core::Sha256;
 use remuda_files::FileKey;
 use remuda_runner::source::{ByteStream, NewFile, Source, SourceError};
 
-use crate::ground::{Ground, completed};
+use crate::ground::Ground;
 
 const PIECE: usize = 256 << 10;
 
 fn zeros(pieces: usize, last: Option<io::Error>) -> ByteStream {
     let bytes = stream::repeat_with(|| Ok(Bytes::from(vec![0; PIECE]))).take(pieces);
     bytes.chain(stream::iter(last.map(Err))).boxed()
-}
-
-/// Memory in use, in bytes.
-#[cfg(target_os = "linux")]
-fn memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn a_large_file_passes_through_in_little_memory() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    const SIZE: usize = 200 << 20;
-    let ground = Ground::new().await;
-    let id = ground.submit().await;
-    let sidecar = ground.sidecar().await;
-    let claim = sidecar.claim().await;
-    let before = memory();
-    let most = Arc::new(AtomicUsize::new(0));
-    let seen = Arc::clone(&most);
-    let bytes = zeros(SIZE / PIECE, None).inspect(move |_| {
-        seen.fetch_max(memory(), Ordering::Relaxed);
-    });
-    let delivered = sidecar.deliver(&claim, 0, bytes.boxed()).await.unwrap();
-    assert_eq!(delivered.size, SIZE as u64);
-    // Both ends are in this process, and so are the tests beside this one.
-    let grown = most.load(Ordering::Relaxed).saturating_sub(before);
-    assert!(grown < 100 << 20, "{} MiB more", grown >> 20);
-    sidecar.source.end(claim.lease.reference(), completed(0, delivered.clone())).await.unwrap();
-
-    let mut hash = sha2::Sha256::default();
-    let mut answer = ground.get(&format!("/api/v1/tasks/{id}/outputs/0")).await;
-    while let Some(piece) = answer.chunk().await.unwrap() {
-        sha2::Digest::update(&mut hash, &piece);
-    }
-    assert_eq!(Sha256(sha2::Digest::finalize(hash).into()), delivered.sha256);
 }
 
 #[tokio::test]

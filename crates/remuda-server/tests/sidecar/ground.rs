@@ -23,7 +23,7 @@ use url::Url;
 use uuid::Uuid;
 
 /// Generous, because CI machines are slow, and a hang is for ever.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
 /// A graph with a number that no float can hold.
 pub(crate) const GRAPH: &str = r#"{"1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height":  8, "batch_size": 1, "color": 18446744073709551615}}}"#;
@@ -45,7 +45,9 @@ impl Ground {
         let options = Options::new(OwnerId(Uuid::new_v4()));
         let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.expect("a store");
         let files = Files::open(&Location::directory(dir.path().join("files"))).expect("files");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        // One that nobody takes while the server is away.
+        let port = remuda_testbed::net::free_port().expect("a port");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let key = ApiKey::generate(&mut rand::rng());
         let mut ground = Self {
             store: Arc::new(store),
@@ -156,7 +158,7 @@ impl Ground {
     pub(crate) async fn get_from(&self, server: SocketAddr, path: &str) -> reqwest::Response {
         let url = url(server).join(path).expect("a path");
         let request = reqwest::Client::new().get(url).bearer_auth(self.key.reveal());
-        request.send().await.expect("an answer")
+        request.timeout(2 * BOUND).send().await.expect("an answer")
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfyui::{Client, SessionOptions};
+use comfyui_sim::faults::Fault;
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{Dialect, Origin, OwnerId, Phase, Status, TaskId, WorkerSpec};
 use remuda_runner::frames::FrameKind;
@@ -54,7 +55,8 @@ impl Machine {
             labels: BTreeSet::new(),
         };
         let client = Client::new(&sim.url()).expect("an address");
-        let session = SessionOptions { survey: Duration::from_millis(500), ..SessionOptions::default() };
+        // Seldom enough that every end is heard: one that is found by asking comes before the last messages.
+        let session = SessionOptions { survey: Duration::from_secs(20), ..SessionOptions::default() };
         assert!(herd.add(WorkerConfig { session, ..WorkerConfig::new(spec, client) }));
         Self { sim, herd, source }
     }
@@ -100,6 +102,11 @@ impl Ground {
     }
 
     async fn completed_once(&self, id: TaskId, machine: &Machine) {
+        self.completed_in_one_go(id).await;
+        assert_eq!(machine.sim.stats().executions_total, 1);
+    }
+
+    async fn completed_in_one_go(&self, id: TaskId) {
         let waited = wait::until(format!("task {id} to end"), BOUND, async || {
             let task = self.task(id).await;
             if task.status.is_terminal() { Ok(task) } else { Err(format!("{task:?}")) }
@@ -107,7 +114,6 @@ impl Ground {
         let task = waited.await.unwrap();
         assert_eq!(task.status, Status::Completed, "{task:?}");
         assert_eq!((task.attempt, task.losses, task.failures), (1, 0, 0), "{task:?}");
-        assert_eq!(machine.sim.stats().executions_total, 1);
     }
 }
 
@@ -126,9 +132,11 @@ async fn the_whole_walk_with_a_sidecar_that_knows_a_url_and_a_key() {
     let ground = Ground::new().await;
     let id = ground.post(SEED.to_owned()).await;
     assert_eq!(ground.seen(id).await["status"], "pending");
+    // Followed before anybody could run it.
+    let live = ground.post(long(4)).await;
+    let followed = ground.get(&format!("/api/v1/tasks/{live}/events?preview=true")).await;
     let machine = Machine::start(&ground, &ground.url()).await;
     let task = ground.until(id, "completed").await;
-    ground.completed_once(id, &machine).await;
     let events = ground.get(&format!("/api/v1/tasks/{id}/events")).await.text().await.unwrap();
     for state in ["\"pending\"", "\"running\"", "\"completed\""] {
         assert!(events.contains(&format!("\"status\":{state}")), "{state} in {events}");
@@ -137,11 +145,14 @@ async fn the_whole_walk_with_a_sidecar_that_knows_a_url_and_a_key() {
     assert!(picture.starts_with(b"\x89PNG"), "{task}");
 
     // Live progress on the way, too.
-    let id = ground.post(long(2)).await;
-    let events = ground.get(&format!("/api/v1/tasks/{id}/events?preview=true")).await.text().await.unwrap();
+    let events = followed.text().await.unwrap();
     for event in ["event: progress", "event: preview", "\"status\":\"completed\""] {
         assert!(events.contains(event), "{event} in {events:.2000}");
     }
+    for id in [id, live] {
+        ground.completed_in_one_go(id).await;
+    }
+    assert_eq!(machine.sim.stats().executions_total, 2);
     machine.stop().await;
 }
 
@@ -191,9 +202,11 @@ async fn what_comfyui_says_at_a_sidecar_arrives_whole_and_in_order() {
 async fn a_gateway_that_restarts_in_mid_render_costs_nothing() {
     let mut ground = Ground::new().await;
     let machine = Machine::start(&ground, &ground.url()).await;
-    let id = ground.post(long(4)).await;
+    let stuck = machine.sim.faults().add(Fault::stuck_node());
+    let id = ground.post(long(1)).await;
     ground.rendering(id).await;
     ground.stop().await;
+    machine.sim.faults().remove(stuck);
     // The render goes on without it; it is away when it ends.
     let ended = wait::until("the render to end", BOUND, async || {
         let stats = machine.sim.stats();

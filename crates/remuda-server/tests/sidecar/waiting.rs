@@ -107,13 +107,13 @@ async fn a_beat_brings_the_cancellation_while_it_waits() {
     assert_eq!(ground.store.lease(id).await.unwrap().unwrap().progress, 0.5);
     let since = Instant::now();
     let waiting = tokio::spawn({
-        let (source, beat) = (sidecar.source.clone(), beat(Duration::from_secs(20)));
+        let (source, beat) = (sidecar.source.clone(), beat(Duration::from_secs(25)));
         async move { source.beat(beat).await }
     });
     ground.store.cancel(id).await.unwrap();
     let reply = waiting.await.unwrap().unwrap();
     assert!(reply.news.iter().any(|news| news.lease == lease && news.cancel), "{reply:?}");
-    assert!(since.elapsed() < Duration::from_secs(15), "after {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(22), "after {:?}", since.elapsed());
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn a_beat_that_gets_stuck_leaves_time_for_another() {
     proxy.stall().await;
     let since = Instant::now();
     assert!(matches!(source.beat(beat()).await, Err(SourceError::Unavailable(_))));
-    assert!(since.elapsed() < Duration::from_secs(12), "after {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(20), "after {:?}", since.elapsed());
     // What had got stuck arrives late, and does no harm.
     proxy.pass().await;
     assert_eq!(source.beat(beat()).await.unwrap().lost, []);

@@ -25,7 +25,7 @@ async fn one_request_gives_everything_a_prompt_left_with_links_or_with_the_files
     let ranch = Ranch::start(1).await;
     let gateway = &ranch.gateway;
     let body = json!({"prompt": everything(), "client_id": "me"});
-    let response = gateway.sync("?timeout=30", &body).send().await.unwrap();
+    let response = gateway.sync("?timeout=100", &body).send().await.unwrap();
     let length: u64 = response.headers()["content-length"].to_str().unwrap().parse().unwrap();
     let header = response.headers()["x-prompt-id"].to_str().unwrap().to_owned();
     let text = response.text().await.unwrap();

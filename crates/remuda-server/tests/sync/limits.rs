@@ -11,8 +11,12 @@ use crate::support::{Gateway, json as answer};
 
 #[tokio::test]
 async fn more_requests_than_allowed_are_turned_away_until_one_is_done() {
-    let gateway = Gateway::start_with(|options| options.limits.sync = 1).await;
-    let first = tokio::spawn(gateway.sync("?timeout=100", &json!({"prompt": picture()})).send());
+    let gateway = Gateway::start_with(|options| {
+        options.limits.sync = 1;
+        options.sync.patience = 2 * BOUND;
+    })
+    .await;
+    let first = tokio::spawn(gateway.sync("?timeout=600", &json!({"prompt": picture()})).send());
     gateway.until(Status::Pending).await;
     let response = gateway.sync("", &json!({"prompt": picture()})).send().await.unwrap();
     assert!(response.headers().contains_key("retry-after"));
@@ -35,7 +39,7 @@ async fn two_hundred_at_once_on_four_comfyuis_get_a_picture_each() {
     let mut asked = JoinSet::new();
     for _ in 0..200 {
         let body = json!({"prompt": picture(), "return_image_base64": true});
-        let request = ranch.gateway.sync("?timeout=120", &body).timeout(2 * BOUND * 2);
+        let request = ranch.gateway.sync("?timeout=600", &body).timeout(6 * BOUND);
         asked.spawn(async move { answer(request.send().await.unwrap(), 200).await });
     }
     let mut ids = std::collections::BTreeSet::new();

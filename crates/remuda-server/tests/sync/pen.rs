@@ -14,6 +14,11 @@ use crate::rig::{BOUND, Ranch};
 use crate::support::{Gateway, JsonText as _};
 
 impl Gateway {
+    /// One whose prompts wait for a worker as long as it takes.
+    pub(crate) async fn patient() -> Self {
+        Self::start_with(|options| options.sync.patience = 2 * BOUND).await
+    }
+
     /// `POST /prompt_sync` with this query.
     pub(crate) fn sync(&self, query: &str, body: &Value) -> RequestBuilder {
         self.post(&format!("/prompt_sync{query}")).json_text(&body.to_string())

@@ -1,5 +1,7 @@
 //! Prompts that really run, on simulated ComfyUIs.
 
+use comfyui::Client;
+use comfyui_sim::faults::Fault;
 use remuda_testbed::wait;
 use serde_json::{Value, json};
 
@@ -140,9 +142,9 @@ async fn what_only_the_worker_can_refuse_ends_as_an_error() {
 #[tokio::test]
 async fn an_interrupt_hits_the_prompt_it_names_and_a_bare_one_the_oldest() {
     let ranch = Ranch::start(2).await;
-    let first = ranch.prompt(&long(60.0)).await;
+    let first = ranch.prompt(&long(600.0)).await;
     running(&ranch, &[&first]).await;
-    let second = ranch.prompt(&long(60.0)).await;
+    let second = ranch.prompt(&long(600.0)).await;
     running(&ranch, &[&first, &second]).await;
     let interrupt = |body: Value| ranch.gateway.post("/interrupt").json_text(&body.to_string()).send();
 
@@ -161,7 +163,7 @@ async fn an_interrupt_hits_the_prompt_it_names_and_a_bare_one_the_oldest() {
     assert_eq!(ranch.get(&format!("/api/jobs/{second}")).await["status"], "cancelled");
     running(&ranch, &[&first]).await;
 
-    let third = ranch.prompt(&long(60.0)).await;
+    let third = ranch.prompt(&long(600.0)).await;
     running(&ranch, &[&first, &third]).await;
     assert_eq!(ranch.gateway.post("/api/interrupt").send().await.unwrap().status(), 200);
     ranch.entry(&first).await;
@@ -179,7 +181,8 @@ async fn an_interrupt_hits_the_prompt_it_names_and_a_bare_one_the_oldest() {
 #[tokio::test]
 async fn what_waits_at_a_worker_can_be_taken_out() {
     let ranch = Ranch::start(1).await;
-    let first = ranch.prompt(&long(4.0)).await;
+    let stuck = ranch.sims[0].faults().add(Fault::stuck_node());
+    let first = ranch.prompt(&picture()).await;
     running(&ranch, &[&first]).await;
     let mut others = Vec::new();
     for _ in 0..3 {
@@ -205,6 +208,14 @@ async fn what_waits_at_a_worker_can_be_taken_out() {
     assert_eq!(ranch.task(&others[0]).await.status, remuda_core::Status::Cancelled);
     post(json!({"clear": true})).await;
     assert_eq!(ranch.get("/prompt").await["exec_info"]["queue_remaining"], 1, "what runs stays");
+    let there = Client::new(&ranch.sims[0].url()).unwrap();
+    wait::until("the others to be gone from there", BOUND, async || {
+        let queue = there.queue().await.map_err(|error| error.to_string())?;
+        if queue.pending.is_empty() { Ok(()) } else { Err(format!("{queue:?}")) }
+    })
+    .await
+    .unwrap();
+    ranch.sims[0].faults().remove(stuck);
     assert_eq!(ranch.entry(&first).await["status"]["status_str"], "success");
     let history = ranch.get("/history").await;
     assert_eq!(history.as_object().unwrap().keys().collect::<Vec<_>>(), [&first], "the others left no trace");

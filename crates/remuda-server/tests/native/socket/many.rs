@@ -1,6 +1,6 @@
 //! Many prompts, many messages, and more than one gateway. The runner is the test.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use remuda_core::Claim;
@@ -28,15 +28,15 @@ async fn a_thousand_prompts_of_one_client_are_counted_and_told_one_by_one() {
     let mut peer = Peer::connect(&gateway, "a").await;
     peer.text().await;
     const PROMPTS: usize = 1000;
+    let began = Instant::now();
     for _ in 0..PROMPTS {
         submit(&gateway, "a").await;
     }
     let texts = peer.until_some(|text| remaining(text) == Some(PROMPTS as i64)).await;
-    assert!(
-        texts.len() <= PROMPTS + 10 && texts.iter().all(|text| text["type"] == "status"),
-        "{}",
-        texts.len()
-    );
+    // Once for each, and once for each look of the narrator.
+    let most = PROMPTS + 10 + 2 * began.elapsed().as_secs() as usize;
+    let only_numbers = texts.iter().all(|text| text["type"] == "status");
+    assert!(texts.len() <= most && only_numbers, "{} of {most}", texts.len());
     let worker = gateway.worker().await;
     for n in 1..=20 {
         let claim = worker.claim().await;
@@ -94,7 +94,7 @@ async fn a_socket_here_hears_of_a_prompt_that_came_in_and_runs_there() {
     assert_eq!(texts.last().unwrap()["data"]["prompt_id"], prompt.as_str());
     let bytes = Bytes::from_static(b"\0\0\0\x02PNG");
     there.hub.publish(Frame { task: claim.task.id, attempt: 1, what: FrameKind::Binary { event: 1, bytes } });
-    assert_eq!(peer.next().await, Sent::Binary(b"\0\0\0\x01\0\0\0\x02PNG".to_vec()));
+    assert_eq!(peer.binary().await, b"\0\0\0\x01\0\0\0\x02PNG");
     worker.complete(&claim, b"x").await;
     let texts = peer.end_of(&prompt).await;
     assert!(kinds(&texts).contains(&"execution_success"), "{texts:?}");

@@ -86,6 +86,17 @@ impl Peer {
         tokio::time::timeout(bound, next).await.ok()
     }
 
+    /// The next binary message. Numbers of prompts may be told before it, and nothing else.
+    pub(crate) async fn binary(&mut self) -> Vec<u8> {
+        loop {
+            match self.next().await {
+                Sent::Binary(bytes) => return bytes,
+                Sent::Text(text) if text["type"] == "status" => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     /// The next text.
     pub(crate) async fn text(&mut self) -> Value {
         loop {
@@ -119,6 +130,16 @@ impl Peer {
             }
         }
     }
+}
+
+/// What was told, without numbers of prompts that were told already: whoever looks may say them again.
+pub(crate) fn news(texts: &[Value]) -> Vec<&Value> {
+    let mut last = None;
+    let is_news = |text: &&Value| {
+        let number = remaining(text);
+        number.is_none() || std::mem::replace(&mut last, number) != number
+    };
+    texts.iter().filter(is_news).collect()
 }
 
 pub(crate) fn kinds(texts: &[Value]) -> Vec<&str> {

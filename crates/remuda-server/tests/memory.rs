@@ -1,0 +1,56 @@
+//! How much memory a large file takes on its way. In a program of its own: the memory that is looked at is the whole
+//! process's.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
+
+#[allow(dead_code, reason = "the tests of sidecars use all of it")]
+#[path = "sidecar/ground.rs"]
+mod ground;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use ground::{Ground, completed};
+use remuda_core::Sha256;
+use remuda_runner::source::Source as _;
+
+const PIECE: usize = 256 << 10;
+
+/// Memory in use, in bytes.
+fn memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[tokio::test]
+async fn a_large_file_passes_through_in_little_memory() {
+    const SIZE: usize = 200 << 20;
+    let ground = Ground::new().await;
+    let id = ground.submit().await;
+    let sidecar = ground.sidecar().await;
+    let claim = sidecar.claim().await;
+    let before = memory();
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&most);
+    let bytes =
+        stream::repeat_with(|| Ok(Bytes::from(vec![0; PIECE]))).take(SIZE / PIECE).inspect(move |_| {
+            seen.fetch_max(memory(), Ordering::Relaxed);
+        });
+    let delivered = sidecar.deliver(&claim, 0, bytes.boxed()).await.unwrap();
+    assert_eq!(delivered.size, SIZE as u64);
+    // Both ends are in this process.
+    let grown = most.load(Ordering::Relaxed).saturating_sub(before);
+    assert!(grown < 100 << 20, "{} MiB more", grown >> 20);
+    sidecar.source.end(claim.lease.reference(), completed(0, delivered.clone())).await.unwrap();
+
+    let mut hash = sha2::Sha256::default();
+    let mut answer = ground.get(&format!("/api/v1/tasks/{id}/outputs/0")).await;
+    while let Some(piece) = answer.chunk().await.unwrap() {
+        sha2::Digest::update(&mut hash, &piece);
+    }
+    assert_eq!(Sha256(sha2::Digest::finalize(hash).into()), delivered.sha256);
+}

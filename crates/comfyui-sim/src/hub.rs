@@ -283,7 +283,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     fn text(value: u32) -> Outgoing {
         Outgoing::Text { event: "progress", data: dict([("value", value.into())]) }

@@ -197,7 +197,7 @@ async fn refused_connections_keep_the_queue() {
     sim.faults().remove(refusal);
     sim.wait_for(Condition::Up).await;
     finished(&sim, &id).await;
-    sim.faults().add(Fault::refuse_connections().lasting(Duration::from_millis(100)));
+    sim.faults().add(Fault::refuse_connections().lasting(Duration::from_secs(1)));
     sim.wait_for(Condition::Refusing).await;
     sim.wait_for(Condition::Up).await;
     get_json(&sim, "/queue").await;
@@ -246,7 +246,7 @@ async fn a_crash_resets_everything_until_it_is_revived() {
     sim.revive().await;
     assert_eq!(get_json(&sim, "/history").await, json!({}));
     // By the control route, whose own answer still arrives.
-    let told = post(&sim, "/sim/faults", json!({"kind": "crash", "down_ms": 100})).await.unwrap();
+    let told = post(&sim, "/sim/faults", json!({"kind": "crash", "down_ms": 1_000})).await.unwrap();
     assert_eq!(told.status(), 200);
     sim.wait_for(Condition::Restarting).await;
     sim.wait_for(Condition::Up).await;

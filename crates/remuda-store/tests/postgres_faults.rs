@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 fn owner() -> OwnerId {
     OwnerId(Uuid::new_v4())
@@ -173,22 +173,22 @@ async fn nothing_is_lost_when_the_server_stops_hard_in_mid_work() {
     }
     // What the callers left in the queue, because a claim got another's task, is done now.
     for hand in &hands {
-        for claim in store.adopt(hand.adoption(Vec::new())).await.unwrap() {
-            store.end(claim.lease.reference(), completed()).await.unwrap();
+        for claim in insist!(store.adopt(hand.adoption(Vec::new()))).unwrap() {
+            insist!(store.end(claim.lease.reference(), completed())).unwrap();
         }
     }
-    while let Some(claim) = store.claim(hands[0].request(Duration::ZERO)).await.unwrap() {
-        store.end(claim.lease.reference(), completed()).await.unwrap();
+    while let Some(claim) = insist!(store.claim(hands[0].request(Duration::ZERO))).unwrap() {
+        insist!(store.end(claim.lease.reference(), completed())).unwrap();
     }
     for id in &made {
-        let task: Task = store.task(*id).await.unwrap().expect("it was not lost");
+        let task: Task = insist!(store.task(*id)).unwrap().expect("it was not lost");
         assert_eq!(task.status, Status::Completed);
-        let events = store.events(*id, 0, 100).await.unwrap();
+        let events = insist!(store.events(*id, 0, 100)).unwrap();
         assert_eq!(events.iter().filter(|event| event.kind.is_terminal()).count(), 1);
         let numbers: Vec<i64> = events.iter().map(|event| event.n).collect();
         assert_eq!(numbers, (1..=task.version).collect::<Vec<_>>());
     }
-    let counts = store.counts(None).await.unwrap();
+    let counts = insist!(store.counts(None)).unwrap();
     assert_eq!((counts.pending, counts.running), (0, 0));
     assert_eq!(usize::try_from(counts.completed).unwrap(), made.len());
     store.close().await;
@@ -239,7 +239,8 @@ async fn all_are_unavailable(store: &PostgresStore, hand: &Hand, claim: &Claim) 
     for error in errors {
         assert!(matches!(error, Some(Error::Unavailable { .. })), "{error:?}");
     }
-    assert!(took < Duration::from_secs(14), "it took {took:?}");
+    // Ten seconds, and what a busy machine needs to notice that they are over.
+    assert!(took < Duration::from_secs(30), "it took {took:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

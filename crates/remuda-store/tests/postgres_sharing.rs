@@ -13,7 +13,7 @@ use remuda_testbed::postgres::database;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn new_task() -> NewTask {
     NewTask::new(RawValue::from_string(r#"{"1":{}}"#.to_owned()).expect("it is JSON"))

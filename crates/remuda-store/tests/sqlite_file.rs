@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(120);
 
 fn options() -> Options {
     Options::new(OwnerId(Uuid::from_u128(1)))

@@ -188,8 +188,8 @@ fn parse_head(head: &[u8]) -> Result<Received, String> {
 /// Sends bytes as they are and reads until the server closes or, with `answers` complete answers there,
 /// says nothing for a while. Returns what was read and whether the server closed.
 pub async fn send_raw(server: SocketAddr, request: &[u8], answers: usize) -> Result<(Vec<u8>, bool), String> {
-    const QUIET: Duration = Duration::from_millis(300);
-    const DEADLINE: Duration = Duration::from_secs(10);
+    const QUIET: Duration = Duration::from_secs(1);
+    const DEADLINE: Duration = Duration::from_secs(60);
     let mut stream = TcpStream::connect(server).await.map_err(|error| format!("cannot connect: {error}"))?;
     stream.write_all(request).await.map_err(|error| format!("cannot send: {error}"))?;
     let mut bytes = Vec::new();

@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio_tungstenite::tungstenite::Message;
 
 /// How long a sign is waited for.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an answer may be other than recorded while the worker catches up.
-const CATCHING_UP: Duration = Duration::from_secs(4);
+const CATCHING_UP: Duration = Duration::from_secs(30);
 /// A pause in the recording longer than this (in ms) was there to see that nothing happens.
 const DELIBERATE_PAUSE: f64 = 400.0;
 /// How long the replay looks for something that must not happen.
@@ -193,7 +193,7 @@ impl Player<'_> {
                 document["prompt_id"].as_str().unwrap_or_default(),
             );
             let path = format!("/history/{}", document["prompt_id"].as_str().unwrap_or_default());
-            for _ in 0..200 {
+            for _ in 0..3000 {
                 let answer = http::send(self.server.address, "GET", &path, &[], None, PATIENCE)
                     .await
                     .expect("an answer");

@@ -6,7 +6,7 @@ use super::*;
 async fn a_restart_loses_the_prompt_and_the_client_knows() {
     let server = server().await;
     let session = session(&server).await;
-    let mut running = session.submit(nap(30.0)).await.expect("accepted");
+    let mut running = session.submit(nap(600.0)).await.expect("accepted");
     let pending = session.submit(nap(0.0)).await.expect("accepted");
     started(&mut running).await;
     server.sim().faults().add(Fault::restart().down_for(Duration::from_millis(300)));
@@ -24,8 +24,9 @@ async fn a_restart_loses_the_prompt_and_the_client_knows() {
 #[tokio::test]
 async fn a_crashed_server_is_given_up_after_the_bound() {
     let server = server().await;
-    let session = session(&server).await;
-    let mut watch = session.submit(nap(30.0)).await.expect("accepted");
+    let options = SessionOptions { unreachable_after: Duration::from_secs(3), ..brisk() };
+    let session = session_with(&server, options).await;
+    let mut watch = session.submit(nap(600.0)).await.expect("accepted");
     started(&mut watch).await;
     server.sim().faults().add(Fault::crash());
     let outcome = end_of(watch, BOUND).await;
@@ -49,15 +50,16 @@ async fn refused_connections_for_a_while_change_nothing() {
 #[tokio::test]
 async fn a_worker_that_died_between_two_prompts_is_told_from_a_busy_one() {
     let server = server().await;
-    let session = session(&server).await;
-    let mut running = session.submit(nap(0.5)).await.expect("accepted");
-    started(&mut running).await;
+    let options = SessionOptions { worker_dead_after: Duration::from_millis(800), ..brisk() };
+    let session = session_with(&server, options).await;
+    let (running, fault) = stuck(&server, &session).await;
     // The contract's killer: one id and one number several times. The worker dies when it compares them.
     let twice = nap(0.0).number(50.0);
     for _ in 0..5 {
         let _ = session.client().submit(&twice).await;
     }
     let waiting = session.submit(nap(0.0).number(60.0)).await.expect("accepted");
+    server.sim().faults().remove(fault);
     assert!(matches!(end_of(running, BOUND).await, Outcome::Succeeded(_)));
     let outcome = end_of(waiting, BOUND).await;
     assert!(matches!(outcome, Outcome::Lost(Lost::WorkerDead)), "{outcome:?}");
@@ -117,14 +119,14 @@ async fn a_version_change_behind_the_address_is_noticed() {
 async fn closing_a_session_ends_its_watches_and_touches_nothing() {
     let server = server().await;
     let session = session(&server).await;
-    let mut watch = session.submit(nap(0.5)).await.expect("accepted");
+    let (watch, fault) = stuck(&server, &session).await;
     let id = watch.prompt_id().clone();
-    started(&mut watch).await;
     session.close().await;
     assert!(matches!(end_of(watch, BOUND).await, Outcome::GaveUp(GaveUp::SessionClosed)));
     let late = session.watch(&id).await;
     assert!(matches!(end_of(late, BOUND).await, Outcome::GaveUp(GaveUp::SessionClosed)));
     let again = self::session(&server).await;
+    server.sim().faults().remove(fault);
     assert!(matches!(end_of(again.watch(&id).await, BOUND).await, Outcome::Succeeded(_)));
     again.close().await;
     server.stop().await;

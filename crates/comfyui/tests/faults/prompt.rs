@@ -86,8 +86,7 @@ async fn a_cached_result_whose_files_are_gone_is_not_a_success() {
 async fn deleted_from_the_queue_by_somebody_else_is_deleted() {
     let server = server().await;
     let session = session(&server).await;
-    let mut running = session.submit(nap(2.0)).await.expect("accepted");
-    started(&mut running).await;
+    let (_running, _) = stuck(&server, &session).await;
     let pending = session.submit(nap(0.0)).await.expect("accepted");
     server.client().delete_pending(std::slice::from_ref(pending.prompt_id())).await.expect("deleted");
     assert!(matches!(end_of(pending, BOUND).await, Outcome::Deleted));

@@ -25,8 +25,7 @@ async fn old_servers_choose_the_id_and_are_found_by_the_marker() {
 async fn an_old_server_is_never_sent_an_interrupt_that_could_hit_another() {
     let server = Server::simulated(SimConfig { profile: Profile::V0_3_30, ..SimConfig::default() }).await;
     let session = session(&server).await;
-    let mut foreign = session.submit(nap(0.6)).await.expect("accepted");
-    started(&mut foreign).await;
+    let (foreign, fault) = stuck(&server, &session).await;
     let other = PromptId::random();
     assert_eq!(
         session.client().interrupt(&other).await.expect("an answer"),
@@ -37,10 +36,11 @@ async fn an_old_server_is_never_sent_an_interrupt_that_could_hit_another() {
         session.client().interrupt_with(&other, old).await.expect("an answer"),
         comfyui::Interrupt::WouldHitOthers
     );
+    server.sim().faults().remove(fault);
     foreign.finish().await.expect("untouched");
     // Alone on the server it may be stopped, when the caller says so.
     let steps = json!({
-        "1": {"class_type": "RigProgress", "inputs": {"steps": 400, "step_ms": 20, "preview": "none", "preview_size": 64, "seed": rand_seed()}},
+        "1": {"class_type": "RigProgress", "inputs": {"steps": 30_000, "step_ms": 20, "preview": "none", "preview_size": 64, "seed": rand_seed()}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}}
     });
     let mut alone = session.submit(request(&steps)).await.expect("accepted");

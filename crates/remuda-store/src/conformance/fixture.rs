@@ -21,6 +21,6 @@ pub trait Fixture: fmt::Debug + Send + Sync + 'static {
 /// Ends a case that hangs, so that it fails under its own name.
 #[doc(hidden)]
 pub async fn in_time(case: impl Future<Output = ()>) {
-    let limit = std::time::Duration::from_secs(120);
+    let limit = std::time::Duration::from_secs(600);
     assert!(tokio::time::timeout(limit, case).await.is_ok(), "the case did not end within {limit:?}");
 }

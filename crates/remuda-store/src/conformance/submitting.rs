@@ -1,7 +1,5 @@
 //! What comes in stays as it came, once; and what is told of it is true.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use remuda_core::schedule::UNKNOWN_COST_MS;
 use remuda_core::{
@@ -13,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::Fixture;
 use super::world::{
-    SECOND, World, completed, eventually, failed, label, new_task, of_priority, of_tenant, tenant,
+    SECOND, SOON, World, completed, eventually, failed, label, new_task, of_priority, of_tenant, tenant,
 };
 use crate::{Counts, Error, ListQuery, Submitted};
 
@@ -302,7 +300,7 @@ pub async fn every_change_is_announced(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let mut changes = world.store.changes();
     let mut heard = async |task: TaskId, version: i64| loop {
-        let next = tokio::time::timeout(20 * SECOND, changes.recv()).await;
+        let next = tokio::time::timeout(SOON, changes.recv()).await;
         let change = next.expect("a change is announced").expect("the store is open");
         let now = world.task(change.task).await;
         assert!(now.version >= change.version, "announced before it was there");
@@ -369,5 +367,5 @@ pub async fn a_hundred_submissions_at_once_are_a_hundred_tasks(fixture: impl Fix
     assert_eq!(world.store.counts(None).await.expect("it counts").pending, 100);
     let query = ListQuery { limit: 1000, ..ListQuery::default() };
     assert_eq!(world.store.list(&query).await.expect("it lists").tasks.len(), 100);
-    tokio::time::timeout(Duration::from_secs(20), world.store.ping()).await.expect("in time").expect("pong");
+    tokio::time::timeout(SOON, world.store.ping()).await.expect("in time").expect("pong");
 }

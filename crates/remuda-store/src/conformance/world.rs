@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How long something that must happen may take on a busy machine.
-pub(super) const SOON: Duration = Duration::from_secs(20);
+pub(super) const SOON: Duration = Duration::from_secs(60);
 
 /// A wait that shows that something did not come.
 pub(super) const SHORT: Duration = Duration::from_millis(120);

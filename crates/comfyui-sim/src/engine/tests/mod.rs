@@ -98,7 +98,7 @@ impl Rig {
 
     /// Waits until something is true of the engine.
     async fn until(&self, what: &str, mut is_true: impl FnMut(&Rig) -> bool) {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         while !is_true(self) {
             assert!(tokio::time::Instant::now() < deadline, "{what}: {:#?}", self.ear.0.lock().unwrap());
             tokio::time::sleep(Duration::from_millis(1)).await;

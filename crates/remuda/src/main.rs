@@ -27,7 +27,7 @@ enum Command {
     Demo(demo::Args),
     /// Run the service: the API, the queue and a runner for each ComfyUI.
     Serve(commands::serve::Args),
-    /// Run a sidecar beside a ComfyUI, for a server on another machine.
+    /// Run a sidecar beside a ComfyUI, for a server on another machine or for LittleHorse.
     Worker(commands::worker::Args),
     /// Render one workflow: progress bar, files on disk.
     Run(commands::run::Args),

@@ -154,15 +154,44 @@ pub async fn perform(store: &dyn Store, request: KeyRequest) -> remuda_store::Re
     }
 }
 
-/// Answers on `<data>/keys.sock` until `shutdown`. What an earlier process left there is replaced: the caller holds the data
-/// directory.
+/// Answers on `<data>/keys.sock` until `shutdown`.
 pub async fn serve(data: &Path, keys: KeysHandle, shutdown: CancellationToken) -> io::Result<()> {
-    let path = data.join(NAME);
-    let listener = bind(data, &path)?;
-    let owner = std::fs::metadata(&path)?.uid();
+    KeysSocket::open(data)?.serve(keys, shutdown).await
+}
+
+/// The socket of a data directory. Who calls it waits until it is served.
+#[derive(Debug)]
+pub struct KeysSocket {
+    path: PathBuf,
+    listener: UnixListener,
+    owner: u32,
+}
+
+impl KeysSocket {
+    /// Opens `<data>/keys.sock`. What an earlier process left there is replaced: the caller holds the data directory.
+    pub fn open(data: &Path) -> io::Result<Self> {
+        let path = data.join(NAME);
+        let listener = bind(data, &path)?;
+        let owner = std::fs::metadata(&path)?.uid();
+        Ok(Self { path, listener, owner })
+    }
+
+    /// Answers until `shutdown`.
+    pub async fn serve(self, keys: KeysHandle, shutdown: CancellationToken) -> io::Result<()> {
+        let Self { path, listener, owner } = self;
+        answer_all(&listener, owner, &keys, &shutdown).await;
+        drop(listener);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+async fn answer_all(listener: &UnixListener, owner: u32, keys: &KeysHandle, shutdown: &CancellationToken) {
     loop {
         let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
+            () = shutdown.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         let stream = match accepted {
@@ -181,18 +210,13 @@ pub async fn serve(data: &Path, keys: KeysHandle, shutdown: CancellationToken) -
         }
         // One at a time: nobody makes keys in a hurry.
         tokio::select! {
-            () = shutdown.cancelled() => break,
-            answered = tokio::time::timeout(PATIENCE, answer(stream, &keys)) => {
+            () = shutdown.cancelled() => return,
+            answered = tokio::time::timeout(PATIENCE, answer(stream, keys)) => {
                 if let Ok(Err(error)) = answered {
                     tracing::debug!(%error, "a caller of the keys socket went away");
                 }
             }
         }
-    }
-    drop(listener);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

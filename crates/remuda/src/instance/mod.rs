@@ -18,7 +18,8 @@ use remuda_runner::frames::FrameHub;
 use remuda_runner::source::QueueSource;
 use remuda_runner::{Herd, WorkerConfig};
 use remuda_server::janitor::{Janitor, JanitorOptions};
-use remuda_server::{Server, ServerOptions, frontend_folder, keys_socket};
+use remuda_server::keys_socket::KeysSocket;
+use remuda_server::{Server, ServerOptions, frontend_folder};
 use remuda_store::Store;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -116,10 +117,16 @@ impl Instance {
         let mut janitor = JanitorOptions::new(Arc::clone(&store), files.clone(), owner.id);
         janitor.retention = Some(settings.store.retention);
         tasks.spawn(noticed(Janitor::new(janitor).run(stop.clone()), ended.clone()));
+        // Opened here: when it is told that the server answers, `remuda keys` must find it.
+        let socket = KeysSocket::open(&settings.server.data);
         tasks.spawn({
-            let (data, stop) = (settings.server.data.clone(), stop.clone());
+            let stop = stop.clone();
             async move {
-                if let Err(error) = keys_socket::serve(&data, keys, stop).await {
+                let served = match socket {
+                    Ok(socket) => socket.serve(keys, stop).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = served {
                     tracing::warn!(%error, "`remuda keys` cannot reach this server");
                 }
             }

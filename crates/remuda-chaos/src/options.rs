@@ -67,7 +67,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The run that is part of the tests: half a minute.
+    /// The run that is part of the tests: a minute.
     pub fn short(remuda: impl Into<PathBuf>, scenario: Scenario, seed: u64) -> Options {
         Options {
             remuda: remuda.into(),
@@ -79,10 +79,10 @@ impl Options {
             },
             tasks: 150,
             clients: 20,
-            trouble: Duration::from_secs(30),
+            trouble: Duration::from_secs(40),
             rest: Duration::from_secs(180),
-            lease: Duration::from_secs(5),
-            slack: Duration::from_secs(2),
+            lease: Duration::from_secs(8),
+            slack: Duration::from_secs(3),
             outage: Duration::ZERO,
             gap: Duration::from_millis(1500),
             evidence: None,
@@ -96,6 +96,7 @@ impl Options {
             clients: 48,
             trouble: Duration::from_secs(60 * 60),
             rest: Duration::from_secs(15 * 60),
+            lease: Duration::from_secs(5),
             slack: Duration::ZERO,
             outage: match scenario {
                 Scenario::Postgres => Duration::from_secs(5 * 60),

@@ -404,7 +404,8 @@ impl Runner {
             self.due.sweep_at = now + soon;
         }
         self.late_seen = found.stopped.into_iter().collect();
-        if self.tombstone.is_some() && !found.tombstone {
+        if self.tombstone.as_ref().is_some_and(|tombstone| found.vanished.as_ref() == Some(&tombstone.prompt))
+        {
             tracing::info!(worker = %self.worker.spec.id, "its worker thread lives again");
             self.tombstone = None;
             self.condition.revived();

@@ -17,8 +17,9 @@ pub(crate) struct Swept {
     pub(crate) late: usize,
     /// Prompts that were stopped; the first time each is seen it is counted.
     pub(crate) stopped: Vec<PromptId>,
-    /// Whether the prompt that showed the worker to be dead is still there.
-    pub(crate) tombstone: bool,
+    /// The prompt that showed the worker to be dead, if it is not there any more. One that was told of while the sweep was
+    /// under way was not looked for.
+    pub(crate) vanished: Option<PromptId>,
     /// Leases of this process on this worker that it knows nothing of: claims whose answer was lost.
     pub(crate) strays: Vec<LeaseRef>,
     /// Others hold leases on this worker: they run out, and are this process's to adopt then.
@@ -46,7 +47,7 @@ pub(super) async fn sweep(
     swept.foreign = leases.iter().any(|lease| lease.owner != owner);
 
     let all = || queue.running.iter().chain(&queue.pending);
-    swept.tombstone = all().any(|item| tombstone.as_ref() == Some(&item.prompt_id));
+    swept.vanished = tombstone.clone().filter(|tombstone| !all().any(|item| item.prompt_id == *tombstone));
     let late = all().filter(|item| is_late(item, &worker, &ready, &leases, &held));
     let late: HashSet<PromptId> = late.map(|item| item.prompt_id.clone()).collect();
     let doubled = doubled(&queue, &worker, &ready);

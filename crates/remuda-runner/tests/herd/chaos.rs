@@ -45,30 +45,31 @@ async fn chaos(rig: &Rig, owners: &[OwnerId]) {
         let graph = if n % 3 == 0 { long(0.3) } else { picture() };
         ids.push(rig.submit(&graph).await);
     }
-    let mut kills = 40;
-    until("all tasks to end", async || {
-        let counts = rig.store.counts(None).await.unwrap();
-        if counts.pending + counts.running == 0 {
-            return true;
-        }
+    let left = async || {
         rig.store.tidy().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(dice.random_range(50..400))).await;
-        // Where a process does not come up between two kills, nothing would ever end.
-        if kills == 0 {
-            return false;
+        let counts = rig.store.counts(None).await.unwrap();
+        counts.pending + counts.running
+    };
+    // Not for ever: where a process does not come up between two kills, nothing would end.
+    for _ in 0..80 {
+        if left().await == 0 {
+            break;
         }
+        tokio::time::sleep(Duration::from_millis(dice.random_range(50..400))).await;
         let victim = dice.random_range(0..4_usize);
         if let Some(herd) = herds.get_mut(victim) {
-            kills -= 1;
             // Killed, and started again by whoever looks after it.
             *herd = rig.herd_of(owners[victim], &all);
         }
         if dice.random_bool(0.3) {
             sims[dice.random_range(0..3)].faults().add(Fault::drop_websocket().times(1));
         }
-        false
-    })
-    .await;
+    }
+    let ended = remuda_testbed::wait::until("all tasks to end", BOUND, async || match left().await {
+        0 => Ok(()),
+        left => Err(format!("{left} left")),
+    });
+    ended.await.expect("in time");
     for id in &ids {
         let task = rig.completed(*id).await;
         assert_eq!(task.result.unwrap().files.len(), 1);

@@ -133,13 +133,13 @@ async fn a_crashed_comfyui_gets_nothing_and_its_task_goes_elsewhere() {
 async fn a_dead_worker_thread_is_noticed_and_a_restart_heals_it() {
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd_with(rig.owner, &[&sim], |_, worker| {
-        worker.session.stalled_after = Duration::from_secs(5);
+        worker.session.stalled_after = Duration::from_secs(8);
     });
     sim.faults().add(Fault::zombie_worker());
     let ids = [rig.submit(&picture()).await, rig.submit(&picture()).await];
     until("it to be known as dead", async || herd.status().workers[0].report.health == Health::Zombie).await;
-    let first = rig.until(ids[0], "to be lost", |task| task.losses == 1).await;
-    assert_eq!(first.status, Status::Pending, "nobody else could take it");
+    let first = rig.until(ids[0], "to be lost", |task| task.losses > 0).await;
+    assert_eq!((first.status, first.losses), (Status::Pending, 1), "nobody else could take it");
     sim.restart().await;
     for id in ids {
         rig.completed(id).await;

@@ -16,7 +16,7 @@ use remuda_testbed::wait;
 use serde_json::{Value, json};
 
 /// Generous, because machines can be slow and busy, and a hang is for ever.
-pub(crate) const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const BOUND: Duration = Duration::from_secs(300);
 
 /// Never reached by what goes well, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -184,7 +184,7 @@ pub(crate) fn options(owner: OwnerId) -> HerdOptions {
         stop_patience: PATIENCE,
         delivery_patience: PATIENCE,
     };
-    options.quarantine = QuarantineRules { rest: Duration::from_secs(5), ..QuarantineRules::default() };
+    options.quarantine = QuarantineRules { rest: Duration::from_secs(10), ..QuarantineRules::default() };
     options
 }
 

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 /// Generous, because machines can be slow and busy, and a hang is for ever.
-pub(crate) const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const BOUND: Duration = Duration::from_secs(300);
 
 /// Never reached by what goes well, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use remuda_testbed::wait;
 use serde_json::Value;
 
 /// Generous, for machines that do a lot besides.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A process that says in its first line, as JSON, where it answers.
 pub(crate) struct Running {

@@ -84,7 +84,8 @@ impl ServedTask {
 /// Serves one TaskDef with a function.
 ///
 /// It asks for a task only when it has a place for it, over all hosts of the cluster together; it waits for a server that is
-/// away, at the start and later; it reports every task until the server has heard it. A panic, inputs that cannot be read and
+/// away, at the start and later; it reports every task until the server has heard it. A task that had to wait here for a
+/// place is begun only if the server still wants it. A panic, inputs that cannot be read and
 /// outputs that cannot be sent end the attempt with the fitting status, and never the worker.
 ///
 /// Several TaskDefs in one process are several workers: clone the [`Client`], and give them the same [`Slots`] if they shall

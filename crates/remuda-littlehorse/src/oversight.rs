@@ -30,7 +30,7 @@ pub(crate) enum Look {
 pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
     let number = usize::try_from(attempt).unwrap_or_default();
     let Some(ours) = run.attempts.get(number) else {
-        return Look::Over(Over::Unwanted("the server does not know this attempt any more".to_owned()));
+        return Look::Over(Over::Done("the server does not know this attempt any more".to_owned()));
     };
     // What was just handed out may still look as if it waited.
     if is_open(ours.status) {
@@ -42,10 +42,12 @@ pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
             Some(TaskStatus::TaskRunning) if newest.task_worker_id == me => Look::Over(Over::Superseded),
             Some(TaskStatus::TaskRunning) => Look::Over(Over::Elsewhere),
             Some(TaskStatus::TaskScheduled | TaskStatus::TaskPending) => Look::Over(Over::Superseded),
-            _ => unwanted(run),
+            // All so far are over, and another one will come.
+            _ if is_open(run.status) => Look::Over(Over::Superseded),
+            _ => closed(run),
         },
         None if is_open(run.status) => Look::Over(Over::Superseded),
-        None => unwanted(run),
+        None => closed(run),
     }
 }
 
@@ -57,8 +59,13 @@ pub(crate) fn handed_to(run: &TaskRun, attempt: i32, me: &str) -> Option<i32> {
     (ours && number > attempt).then_some(number)
 }
 
-fn unwanted(run: &TaskRun) -> Look {
+fn closed(run: &TaskRun) -> Look {
     let word = status(run.status).map_or("over", |status| status.as_str_name());
+    let mut all = run.attempts.iter().map(|attempt| attempt.status).chain([run.status]);
+    // Its files are where ours are: ours may be those, when this process was killed right after it had told its end.
+    if all.any(|number| status(number) == Some(TaskStatus::TaskSuccess)) {
+        return Look::Over(Over::Done(format!("LittleHorse has its result ({word})")));
+    }
     Look::Over(Over::Unwanted(format!("LittleHorse has given the task up ({word})")))
 }
 
@@ -134,15 +141,32 @@ mod tests {
     }
 
     #[test]
+    fn while_the_task_is_open_another_attempt_will_come() {
+        let over = [(TaskTimeout, "me"), (TaskTimeout, "me")];
+        assert_eq!(look(TaskPending, &over, 0), Look::Over(Over::Superseded));
+    }
+
+    #[test]
     fn what_was_given_up_is_not_wanted() {
         for (of, attempts) in [
             (TaskTimeout, &[(TaskTimeout, "me")][..]),
             (TaskFailed, &[(TaskTimeout, "me"), (TaskFailed, "other")]),
-            (TaskSuccess, &[(TaskTimeout, "me"), (TaskSuccess, "other")]),
             (TaskException, &[(TaskException, "me")]),
-            (TaskRunning, &[]),
         ] {
             assert!(matches!(look(of, attempts, 0), Look::Over(Over::Unwanted(_))), "{of:?} {attempts:?}");
+        }
+    }
+
+    #[test]
+    fn what_somebody_has_told_the_end_of_is_done() {
+        for (of, attempts) in [
+            (TaskSuccess, &[(TaskTimeout, "me"), (TaskSuccess, "other")][..]),
+            // Told by this worker, before it was killed.
+            (TaskSuccess, &[(TaskSuccess, "me")]),
+            // Not known at all.
+            (TaskRunning, &[]),
+        ] {
+            assert!(matches!(look(of, attempts, 0), Look::Over(Over::Done(_))), "{of:?} {attempts:?}");
         }
     }
 

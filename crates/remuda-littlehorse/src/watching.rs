@@ -109,7 +109,8 @@ impl LittleHorse {
                 Looked::Absent => return Next::Over(self.tell_absent(job)),
                 Looked::Perhaps | Looked::Unknown => {}
             }
-            if handed.is_none() && since.elapsed() >= ROUND {
+            // One that cannot be taken up, because the journal says too little, may run for ever.
+            if since.elapsed() >= ROUND && handed.is_none_or(|(_, at)| at.elapsed() >= LOST) {
                 return Next::Over(Over::Superseded);
             }
         }
@@ -184,7 +185,8 @@ impl LittleHorse {
     }
 
     fn tell_absent(&self, job: &Job) -> Over {
-        let over = Over::Unwanted("LittleHorse does not know the task any more".to_owned());
+        // It is deleted, or out of sight: nobody knows how it ended.
+        let over = Over::Done("LittleHorse does not know the task any more".to_owned());
         self.tell_over(job, &over, None);
         over
     }

@@ -38,9 +38,9 @@ async fn what_nobody_wants_is_cancelled_and_not_reported() {
     sim.shutdown().await;
 }
 
-/// Its files are stored when the word comes that nobody wants it: nobody will hear of them, so they go.
-#[tokio::test]
-async fn the_files_of_what_nobody_wants_are_not_kept() {
+/// A picture is stored when the word comes that it is not wanted any more. Whether its runner may discard it, and whether
+/// it is there after the end, which is a good one: too late to be stopped.
+async fn files_after(over: Over) -> (bool, bool) {
     let (mut rig, sim) = (Rig::new(), sim().await);
     let outputs = tempfile::tempdir().unwrap();
     rig.sink = Some(Files::open(&Location::directory(outputs.path())).unwrap());
@@ -58,22 +58,42 @@ async fn the_files_of_what_nobody_wants_are_not_kept() {
         wait: BOUND,
     };
     let lease = source.claim(request).await.unwrap().unwrap().lease;
-    let file = NewFile { n: 0, filename: "a.png".to_owned(), size: None };
-    let bytes = futures_util::stream::iter([Ok("a picture".into())]).boxed();
-    let delivered = source.deliver(lease.reference(), lease.attempt, file, bytes).await.unwrap();
-    let stored = outputs.path().join(&delivered.key);
-    assert!(stored.is_file(), "{}", stored.display());
-    rig.boss.say("unwanted", Over::Unwanted("the run was stopped".to_owned()));
+    let store = async || {
+        let file = NewFile { n: 0, filename: "a.png".to_owned(), size: None };
+        let bytes = futures_util::stream::iter([Ok("a picture".into())]).boxed();
+        let delivered = source.deliver(lease.reference(), lease.attempt, file, bytes).await.unwrap();
+        outputs.path().join(&delivered.key)
+    };
+    let stored = store().await;
+    source.discard(lease.reference(), lease.attempt).await.unwrap();
+    assert!(stored.is_file(), "it is wanted: {}", stored.display());
+    rig.boss.say("unwanted", over);
     let beat = LeaseBeat { lease: lease.reference(), phase: lease.phase, progress: 1.0 };
     let request = BeatRequest { owner: rig.owner, leases: vec![beat], workers: Vec::new(), wait: BOUND };
     assert!(source.beat(request).await.unwrap().news[0].cancel);
-    // Too late to be stopped.
+    source.discard(lease.reference(), lease.attempt).await.unwrap();
+    let discarded = !stored.exists();
+    store().await;
     let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
     source.end(lease.reference(), ending).await.unwrap();
-    assert!(!stored.exists(), "{}", stored.display());
     assert!(rig.boss.reports().is_empty() && rig.journal().is_empty());
+    let left = stored.exists();
     source.close(BOUND).await;
     sim.shutdown().await;
+    (discarded, left)
+}
+
+/// Nobody will hear of them, so they go.
+#[tokio::test]
+async fn the_files_of_what_nobody_wants_are_not_kept() {
+    let over = Over::Unwanted("the run was given up".to_owned());
+    assert_eq!(files_after(over).await, (true, false));
+}
+
+/// They have the names of those that somebody has told of: another process, or this one before it was killed.
+#[tokio::test]
+async fn the_files_of_what_is_done_are_kept() {
+    assert_eq!(files_after(Over::Done("somebody was faster".to_owned())).await, (false, true));
 }
 
 #[tokio::test]

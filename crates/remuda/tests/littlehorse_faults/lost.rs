@@ -16,19 +16,29 @@ fn name(worker: &Running) -> &str {
 /// The worker looks at the task right after this, if it has not ended.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Its next attempt comes when the test says so: however late that is, the task is not given up.
+fn with_a_next(new: NewRun) -> NewRun {
+    let long = Duration::from_secs(3600);
+    let mut new = new.timeout(TIMEOUT).attempts(2);
+    new.backoff = Some(Backoff { base: long, most: long, factor: 1.0 });
+    new
+}
+
 #[tokio::test]
 async fn the_next_attempt_of_what_renders_is_taken_up_although_it_never_came() {
     let stage = Stage::new().await;
     // A second slot, so that something is asked for in mid-render.
     let mut worker = stage.worker_with(&[], &[("LHW_NUM_WORKER_THREADS", "2")]).await;
     stage.sim.hold().await;
-    let run = stage.double.schedule(NewRun::json("order-1", graph(1, 100).to_string()).timeout(TIMEOUT));
+    let run = stage.double.schedule(with_a_next(NewRun::json("order-1", graph(1, 100).to_string())));
     stage.rendering().await;
     run.taken_by(name(&worker));
     worker.program.wait_line("was lost on its way", PATIENCE).await.unwrap();
     // It was only slow: the same attempt, once more.
     until("the next to be asked for", async || run.deliver_again()).await;
-    worker.program.wait_line("delivered again while it is under way", PATIENCE).await.unwrap();
+    // Said for the first time when it was taken up.
+    let again = |line: &&String| line.contains("delivered again while it is under way");
+    until("it to come", async || worker.program.output().iter().filter(again).count() >= 2).await;
     stage.sim.release().await;
     let task = ended(&run).await;
     output(&task);
@@ -43,11 +53,8 @@ async fn the_next_attempt_of_what_renders_is_taken_up_although_it_never_came() {
 async fn the_next_attempt_of_what_has_ended_is_answered_although_it_never_came() {
     let stage = Stage::new().await;
     let mut worker = stage.worker().await;
-    let long = Duration::from_secs(3600);
     stage.sim.hold().await;
-    let mut new = NewRun::json("order-1", graph(2, 100).to_string()).timeout(TIMEOUT).attempts(2);
-    new.backoff = Some(Backoff { base: long, most: long, factor: 1.0 });
-    let run = stage.double.schedule(new);
+    let run = stage.double.schedule(with_a_next(NewRun::json("order-1", graph(2, 100).to_string())));
     worker.program.wait_line("the render goes on for that", PATIENCE).await.unwrap();
     stage.sim.release().await;
     idle(stage.sim.url()).await;

@@ -35,6 +35,9 @@ const MEMORY: Duration = Duration::from_secs(3600);
 /// Leases whose end was reported are remembered, so that a repeated report is known as one.
 const REPORTED: usize = 64;
 
+/// While so many refusals wait to be heard, nothing is asked for: each of them took no time, and the next would, too.
+const REFUSALS: usize = 256;
+
 /// Renders that were let go of are remembered, so that nobody stops them as nobody's.
 const LET_GO: usize = 256;
 
@@ -53,6 +56,8 @@ struct Cancel {
     reason: String,
     /// Nobody wants to hear of it.
     unwanted: bool,
+    /// Nobody wants its files, either.
+    discard: bool,
     /// It was delivered again since.
     renewed: bool,
 }

@@ -160,8 +160,11 @@ pub enum Reported {
 /// Why a job under way is not wanted any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
-    /// Nobody wants it: its prompt is cancelled.
+    /// Nobody wants it, nor ever will: its prompt is cancelled, and what was delivered of it is deleted.
     Unwanted(String),
+    /// A good end of it was heard, from here or from somebody else, or may have been: its prompt is cancelled. What was
+    /// delivered stays: the files of that end have the same names.
+    Done(String),
     /// This delivery has timed out, and another one will come: the render goes on for that one, and does not count
     /// against the slots.
     Superseded,

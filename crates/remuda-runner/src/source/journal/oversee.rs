@@ -74,7 +74,7 @@ async fn listen(office: &Arc<Office>, task: TaskId) {
                 superseded.iter().for_each(|job| office.employer.gone(job));
                 return;
             }
-            (Verdict::Tell, Over::Unwanted(reason)) => {
+            (Verdict::Tell, Over::Unwanted(reason) | Over::Done(reason)) => {
                 tracing::info!(key, attempt, reason, "nobody wants it any more: its prompt is cancelled");
                 bump(&office.news);
                 return;

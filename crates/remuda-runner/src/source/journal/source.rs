@@ -134,7 +134,7 @@ impl JournalSource {
                 self.say(lease).await;
                 (status, false)
             }
-            Finished::Forget => {
+            Finished::Forget | Finished::Discard => {
                 self.office.forget(lease.task, job.as_deref());
                 (status, false)
             }
@@ -262,7 +262,7 @@ impl Source for JournalSource {
         let job = self.office.desk().job(lease.task);
         let finished = self.office.desk().end(lease, ending, Instant::now());
         let reply = self.finish(lease, job, finished, status).await;
-        if finished == Finished::Forget {
+        if finished == Finished::Discard {
             self.throw_away(lease, delivered).await;
         }
         reply
@@ -301,7 +301,10 @@ impl Source for JournalSource {
     }
 
     async fn discard(&self, lease: LeaseRef, _: AttemptNo) -> Result<()> {
-        // Files of a lease that is not ours any more may be those of the next delivery: they have the same names.
+        // Files of a job that was, or will be, delivered again may be those of another process: they have the same names.
+        if !self.office.desk().may_discard(lease) {
+            return Ok(());
+        }
         let (Some(sink), Some(folder)) = (&self.office.sink, self.outputs_of(lease)?) else { return Ok(()) };
         sink.delete_all(&folder).await.map(drop).map_err(from_files)
     }

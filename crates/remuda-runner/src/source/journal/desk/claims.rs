@@ -8,7 +8,7 @@ use remuda_store::{BeatReply, BeatRequest, LeaseNews};
 
 use tokio::time::Instant;
 
-use super::{Bound, Desk, Entry, LEASE, STRANDED, State, Waiter, called_off};
+use super::{Bound, Desk, Entry, LEASE, REFUSALS, STRANDED, State, Waiter, called_off};
 use crate::source::journal::Job;
 
 /// An idle worker that has waited so long gets what waits behind a render elsewhere.
@@ -52,7 +52,8 @@ impl Desk {
     ///
     /// Idle workers first: while one waits, nobody asks for a job to queue behind another.
     pub(in crate::source::journal) fn demand(&self) -> usize {
-        if self.closing {
+        let refusals = self.jobs.values().filter(|entry| entry.job.refused.is_some()).count();
+        if self.closing || refusals >= REFUSALS {
             return 0;
         }
         let used = self.jobs.values().filter(|entry| entry.counts()).count();

@@ -18,6 +18,8 @@ pub(in crate::source::journal) enum Finished {
     Report,
     /// Nobody is to hear it, and nothing is left of the job.
     Forget,
+    /// The same, and its files are to go as well.
+    Discard,
     /// It ended well after its time, and is remembered for the delivery that is to come.
     Left,
     /// It is begun anew.
@@ -71,8 +73,10 @@ impl Desk {
                 entry.superseded = true;
                 Verdict::Freed
             }
-            (State::Bound(_), Over::Unwanted(reason)) => {
-                entry.cancel = Some(Cancel { reason: reason.clone(), unwanted: true, renewed: false });
+            (State::Bound(_), Over::Unwanted(reason) | Over::Done(reason)) => {
+                let discard = matches!(over, Over::Unwanted(_));
+                let reason = reason.clone();
+                entry.cancel = Some(Cancel { reason, unwanted: true, discard, renewed: false });
                 Verdict::Tell
             }
             (State::Bound(_), Over::Elsewhere) => {
@@ -124,6 +128,13 @@ impl Desk {
         }
     }
 
+    /// Whether nobody wants the files of a lease. Otherwise another process may have delivered them: they have the same names
+    /// everywhere.
+    pub(in crate::source::journal) fn may_discard(&self, lease: LeaseRef) -> bool {
+        self.holds(lease).is_none()
+            && self.jobs[&lease.task].cancel.as_ref().is_some_and(|cancel| cancel.discard && !cancel.renewed)
+    }
+
     fn remember_report(&mut self, lease: LeaseRef) {
         if self.reported.len() >= REPORTED {
             self.reported.pop_front();
@@ -147,6 +158,7 @@ impl Desk {
         let well = matches!(ending, Ending::Completed { .. });
         let renewed = cancel.as_ref().is_some_and(|cancel| cancel.renewed);
         let unwanted = cancel.as_ref().is_some_and(|cancel| cancel.unwanted && !cancel.renewed);
+        let discard = cancel.as_ref().is_some_and(|cancel| cancel.discard);
         // Its prompt was stopped, and then it was delivered again.
         if renewed && !well && !self.closing {
             entry.use_second_id();
@@ -161,7 +173,7 @@ impl Desk {
             ending => Arc::new(JobEnding::Ended(ending)),
         };
         if unwanted {
-            return Finished::Forget;
+            return if discard { Finished::Discard } else { Finished::Forget };
         }
         if entry.superseded {
             // The delivery that will come gets it.
@@ -235,8 +247,8 @@ impl Desk {
         self.close(reason);
         for entry in self.jobs.values_mut() {
             if entry.bound().is_some() && entry.cancel.as_ref().is_none_or(|cancel| cancel.renewed) {
-                let unwanted = entry.superseded;
-                entry.cancel = Some(Cancel { reason: reason.to_owned(), unwanted, renewed: false });
+                let (reason, unwanted) = (reason.to_owned(), entry.superseded);
+                entry.cancel = Some(Cancel { reason, unwanted, discard: false, renewed: false });
             }
         }
     }

@@ -103,6 +103,32 @@ fn a_worker_that_cannot_take_what_waits_asks_for_something_else() {
 }
 
 #[test]
+fn nothing_is_asked_for_while_too_many_refusals_are_not_heard() {
+    let mut desk = desk(1, 1, 1);
+    waits(&mut desk, 0, false);
+    let refused = |n: usize| Job { refused: Some(n.into()), ..job(n, 0) };
+    for n in 0..REFUSALS {
+        assert_eq!(desk.demand(), 1, "{n}");
+        assert_eq!(desk.receive(task_of(&refused(n)), refused(n), Instant::now()), Received::Answer);
+    }
+    assert_eq!(desk.demand(), 0);
+    assert_eq!(desk.settle(task_of(&refused(7)), 0, Instant::now()), Settled::Gone);
+    assert_eq!(desk.demand(), 1);
+}
+
+/// Whoever has the next delivery may have stored the same files already.
+#[test]
+fn the_files_of_what_ended_badly_after_its_time_are_left_alone() {
+    let mut desk = desk(1, 1, 1);
+    let claim = waits(&mut desk, 0, false);
+    desk.receive(task_of(&job(1, 0)), job(1, 0), Instant::now());
+    let lease = take(&mut desk, claim).unwrap().lease.reference();
+    desk.over(lease.task, 0, &Over::Superseded, Timestamp::UNIX_EPOCH);
+    assert!(!desk.may_discard(lease));
+    assert_eq!(desk.end(lease, bad(), Instant::now()), Finished::Forget);
+}
+
+#[test]
 fn a_job_that_nobody_takes_goes_back() {
     let mut desk = desk(1, 1, 1);
     let now = Instant::now();
@@ -333,7 +359,7 @@ impl World {
         there.1 = end;
         let finished = self.desk.end(lease, ending.clone(), now);
         match finished {
-            Finished::Forget | Finished::Left => self.settle(lease.task),
+            Finished::Forget | Finished::Discard | Finished::Left => self.settle(lease.task),
             Finished::Report | Finished::Again => {}
             other => panic!("{other:?}"),
         }

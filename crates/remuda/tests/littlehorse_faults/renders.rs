@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::rig::{all_heard, fault, idle};
 use crate::stage::{Stage, ended, endless, error, graph, log, output, start};
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, Running};
 
 #[tokio::test]
 async fn a_comfyui_that_dies_in_mid_render_is_a_failure_and_the_retry_renders_again() {
@@ -115,4 +115,36 @@ async fn a_worker_that_stood_still_leaves_what_another_one_has_adopted() {
     assert_eq!(stage.sim.executions().await, 1);
     all_heard(data.path()).await;
     all_heard(stage.dir.path()).await;
+}
+
+/// Two workers have a ComfyUI each and deliver to one place, under the same names: what the faster one has told of stays.
+#[tokio::test]
+async fn a_worker_that_was_slower_leaves_the_files_of_the_other() {
+    let (stage, sim) = (Stage::new().await, Running::sim(1).await);
+    let (data, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let args = ["--output-dir", files.path().to_str().unwrap()];
+    let mut first = stage.worker_with(&args, &[]).await;
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(7, 100).to_string()).attempts(2));
+    stage.rendering().await;
+    first.program.stop().unwrap();
+    run.time_out();
+    let port = stage.double.port(0).to_string();
+    let env =
+        [("LHC_API_HOST", "127.0.0.1"), ("LHC_API_PORT", port.as_str()), ("COMFYUI_BASE_URL", sim.url())];
+    let _second = start(data.path(), &args, &env).await;
+    let result = output(&ended(&run).await);
+    let paths: Vec<&str> =
+        result["outputs"].as_array().unwrap().iter().filter_map(|path| path.as_str()).collect();
+    let there = || paths.iter().all(|path| std::path::Path::new(path).is_file());
+    assert!(!paths.is_empty() && there(), "{result}");
+    first.program.cont().unwrap();
+    first.program.wait_line("nobody wants it any more", PATIENCE).await.unwrap();
+    stage.sim.release().await;
+    all_heard(stage.dir.path()).await;
+    // Whatever follows from the end of its render is done then.
+    first.program.term().unwrap();
+    first.program.wait_exit(PATIENCE).await.unwrap();
+    assert!(there(), "{result}");
+    assert_eq!((stage.sim.executions().await, sim.executions().await), (1, 1));
 }

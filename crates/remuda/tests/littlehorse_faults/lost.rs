@@ -14,7 +14,7 @@ fn name(worker: &Running) -> &str {
 }
 
 /// The worker looks at the task right after this, if it has not ended.
-const TIMEOUT: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Its next attempt comes when the test says so: however late that is, the task is not given up.
 fn with_a_next(new: NewRun) -> NewRun {

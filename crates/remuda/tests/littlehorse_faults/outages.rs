@@ -89,8 +89,10 @@ async fn a_refusal_survives_the_restart_of_the_worker() {
     stage.double.inject(Method::ReportTask, Fault::Refuse(no_leader()), 1000);
     let run = stage.double.schedule(text_run("order-1", "no graph").attempts(3));
     until("some tries", async || calls(&stage, Method::ReportTask).len() >= 5).await;
-    let warnings = worker.program.output().iter().filter(|line| line.contains("kept and said again")).count();
-    assert_eq!(warnings, 3, "after the first, the second and the fourth: {:?}", worker.program.output());
+    let warnings =
+        || worker.program.output().iter().filter(|line| line.contains("kept and said again")).count();
+    until("warnings after the first, the second and the fourth", async || warnings() >= 3).await;
+    assert_eq!(warnings(), 3, "{:?}", worker.program.output());
     assert_eq!(journal(stage.dir.path()).len(), 1);
     worker.program.kill_9().unwrap();
     drop(worker);

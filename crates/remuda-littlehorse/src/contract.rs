@@ -5,6 +5,7 @@ use std::time::Duration;
 use littlehorse::proto::{TaskDef, VariableDef};
 use littlehorse::task_def::{input_type, shape};
 use littlehorse::{Client, Error, NewTaskDef, Registered, Type};
+use tokio::time::Instant;
 
 /// The usual name of the task.
 pub const TASK: &str = "execute-comfyui-workflow";
@@ -17,6 +18,9 @@ pub const OPTIONS: &str = "options";
 
 /// The longest pause between two tries to reach the server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// So often it is said that the server is still away.
+const REMINDER: Duration = Duration::from_secs(60);
 
 type Fits = fn(&TaskDef) -> Option<Contract>;
 
@@ -79,11 +83,12 @@ pub async fn register_with_options(client: &Client, name: &str) -> Result<Contra
 
 async fn register_as(client: &Client, wanted: &NewTaskDef, fits: Fits) -> Result<Contract, Error> {
     let mut pause = Duration::from_millis(250);
-    let mut told = false;
+    let mut told: Option<Instant> = None;
     loop {
         match try_register(client, wanted, fits).await {
             Err(error) if error.is_transient() => {
-                if !std::mem::replace(&mut told, true) {
+                if told.is_none_or(|at| at.elapsed() >= REMINDER) {
+                    told = Some(Instant::now());
                     tracing::warn!(%error, "the LittleHorse server cannot be spoken to yet; waiting for it");
                 }
                 tokio::time::sleep(pause).await;

@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::contract::{self, Contract};
+use crate::ending;
 use crate::intakes::{Intakes, Kind};
 use crate::job::{self, Cookie, Reading};
 use crate::notes::NoteBook;
 use crate::output::Places;
 use crate::oversight::{self, Look};
+use crate::reporting;
 
 /// So many reports of tasks that came too late may wait to be heard.
 const MOST_REFUSALS: usize = 256;
@@ -220,7 +222,7 @@ impl LittleHorse {
             tracing::error!("a task without an id was delivered; its timeout will end it");
             return;
         };
-        tracing::warn!(task = %key, ?ending, "a task was not begun");
+        tracing::warn!(task = %key, attempt = delivery.attempt(), why = reporting::words(&ending), "a task was not begun");
         if self.refusing.fetch_add(1, Ordering::Relaxed) >= MOST_REFUSALS {
             self.refusing.fetch_sub(1, Ordering::Relaxed);
             tracing::error!(task = %key, "too many reports wait to be heard; the task's timeout will end it");
@@ -261,11 +263,12 @@ impl Employer for LittleHorse {
             let Some(delivery) = self.still_ours(intakes, delivery, kind).await else { continue };
             match job::read(&delivery, kind, reading) {
                 Ok(job) => {
-                    tracing::info!(task = job.key, attempt = job.attempt, prompt_id = %job.prompt_id, "a task was delivered");
+                    tracing::info!(task = job.key, attempt = job.attempt, id = %job.task(), prompt_id = %job.prompt_id, "a task was delivered");
                     return Ok(job);
                 }
                 Err(ending) => {
-                    tracing::warn!(task = %delivery.key(), attempt = delivery.attempt(), ?ending, "a task cannot be begun");
+                    let why = reporting::words(&ending);
+                    tracing::warn!(task = %delivery.key(), attempt = delivery.attempt(), why, "a task cannot be begun");
                     match job::refused(&delivery, reading.tenant, &ending) {
                         Some(job) => return Ok(job),
                         None => self.refuse(delivery, *ending),
@@ -280,8 +283,10 @@ impl Employer for LittleHorse {
             tracing::error!(task = job.key, "the journal does not say where the task came from");
             return Ok(Reported::TooLate);
         };
-        let reported = self.send(job, &cookie, ended).await?;
-        tracing::info!(task = job.key, attempt = job.attempt, ?reported, "a task was reported");
+        let ending = ending::of(job, ended, &self.options.places);
+        let since = self.notes.of(&job.key, |notes| notes.since);
+        let reported = self.send(job, &cookie, ended, &ending).await?;
+        reporting::tell(job, &ending, reported, since.map(|since| since.elapsed()));
         Ok(reported)
     }
 
@@ -313,9 +318,20 @@ impl Employer for LittleHorse {
         let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
         self.notes.of(&job.key, |notes| {
             notes.begun = Some((prompt_id, worker.clone()));
-            let how = if found { "taken up at" } else { "submitted to" };
-            let text = format!("{how} {worker} as prompt {prompt_id} (attempt {})", job.attempt);
-            notes.log.line(&now(), &text);
+            notes.since.get_or_insert_with(Instant::now);
+            if found {
+                let text = format!("taken up at {worker} as prompt {prompt_id} (attempt {})", job.attempt);
+                notes.log.line(&now(), &text);
+            }
+        });
+    }
+
+    fn sent(&self, job: &Job) {
+        self.notes.of(&job.key, |notes| {
+            if let Some((prompt_id, worker)) = &notes.begun {
+                let text = format!("submitted to {worker} as prompt {prompt_id} (attempt {})", job.attempt);
+                notes.log.line(&now(), &text);
+            }
         });
     }
 

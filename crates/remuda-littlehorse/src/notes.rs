@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remuda_core::WorkerId;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::log::TaskLog;
@@ -18,6 +19,8 @@ pub(crate) struct Notes {
     pub(crate) log: TaskLog,
     /// The prompt's id, and the ComfyUI that has it.
     pub(crate) begun: Option<(Uuid, WorkerId)>,
+    /// Since when this process has had it in hand.
+    pub(crate) since: Option<Instant>,
     /// How many checkpoints this process has left.
     pub(crate) stored: i32,
     /// How often that was tried.

@@ -57,15 +57,20 @@ enum Size {
 
 impl LittleHorse {
     /// Tells the server how a task ended, once.
-    pub(crate) async fn send(&self, job: &Job, cookie: &Cookie, ended: &JobEnding) -> Result<Reported> {
-        let whole = ending::of(job, ended, &self.options.places);
+    pub(crate) async fn send(
+        &self,
+        job: &Job,
+        cookie: &Cookie,
+        ended: &JobEnding,
+        whole: &Ending,
+    ) -> Result<Reported> {
         let mut size = Size::Whole;
         let mut bytes = 0;
         let mut waited = Duration::ZERO;
         loop {
             let report = match size {
-                Size::Whole => self.build(job, cookie, &whole, true),
-                Size::WithoutLog => self.build(job, cookie, &whole, false),
+                Size::Whole => self.build(job, cookie, whole, true),
+                Size::WithoutLog => self.build(job, cookie, whole, false),
                 Size::Notice => self.build(job, cookie, &ending::too_large(outputs(ended), bytes), false),
             };
             bytes = report.size();
@@ -160,6 +165,40 @@ impl LittleHorse {
             Ok(_) | Err(Error::NotFound { .. }) => Standing::Over,
             Err(_) => Standing::Unknown,
         }
+    }
+}
+
+/// Writes into the worker's own log how a task ended, now that the server knows it.
+pub(crate) fn tell(job: &Job, ending: &Ending, reported: Reported, took: Option<Duration>) {
+    let (task, attempt) = (&job.key, job.attempt);
+    let took_s = took.map(|took| took.as_secs_f64());
+    match (reported, ending) {
+        (Reported::TooLate, _) => {
+            tracing::warn!(task, attempt, took_s, "a task ended after LittleHorse had ceased to wait for it");
+        }
+        (Reported::Heard, Ending::Success(_)) => {
+            tracing::info!(task, attempt, took_s, "a task is done");
+        }
+        (Reported::Heard, Ending::Failed { message }) => {
+            tracing::warn!(task, attempt, took_s, why = message, "a task failed, and may be tried again");
+        }
+        (Reported::Heard, Ending::Exception { name, message, .. }) => {
+            tracing::warn!(task, attempt, took_s, exception = name, why = message, "a task failed");
+        }
+        (Reported::Heard, Ending::BadInput { message } | Ending::BadOutput { message }) => {
+            tracing::warn!(task, attempt, took_s, why = message, "a task failed");
+        }
+    }
+}
+
+/// What an ending says to people.
+pub(crate) fn words(ending: &Ending) -> &str {
+    match ending {
+        Ending::Success(_) => "it went well",
+        Ending::Failed { message }
+        | Ending::Exception { message, .. }
+        | Ending::BadInput { message }
+        | Ending::BadOutput { message } => message,
     }
 }
 

@@ -192,10 +192,15 @@ impl LittleHorse {
     }
 
     fn tell_over(&self, job: &Job, over: &Over, timeout: Option<Duration>) {
+        let why = match over {
+            Over::Unwanted(why) | Over::Done(why) => why.as_str(),
+            Over::Superseded => "its timeout passed",
+            Over::Elsewhere => "another worker has it",
+        };
         tracing::warn!(
             task = job.key,
             attempt = job.attempt,
-            ?over,
+            why,
             "the attempt is not this worker's any more"
         );
         // Of anything else nobody will hear any more.

@@ -52,7 +52,7 @@ impl Attempt {
                 Ok(watch) => return Ok(watch),
                 // A file that was placed for another task may have been deleted since. The next time nothing is believed.
                 Err(failure) if failure.class == FailureClass::Validation && !believed.is_empty() => {
-                    tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, message = failure.message, "refused: its inputs are placed again");
+                    tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, why = failure.message, "refused: its inputs are placed again");
                     self.worker.forget_placed(&believed);
                 }
                 Err(failure) => return Err(Close::failed(*failure)),
@@ -224,6 +224,7 @@ impl Attempt {
             let error = match ready.session.submit_with(request.clone(), self.watching()).await {
                 Ok(watch) => {
                     self.prompt = Some(watch.prompt_id().clone());
+                    self.worker.shared.source.sent(self.lease());
                     self.stage(Stage::Sent).await;
                     return Ok(Ok(watch));
                 }
@@ -258,6 +259,7 @@ impl Attempt {
             match found {
                 Ok(Some(id)) => {
                     self.prompt = Some(id.clone());
+                    self.worker.shared.source.sent(self.lease());
                     self.stage(Stage::Sent).await;
                     return Ok(ready.session.watch_with(&id, self.watching()).await);
                 }

@@ -75,7 +75,7 @@ impl Attempt {
     async fn end(&self, ending: Ending) -> Option<EndReply> {
         let source = &self.worker.shared.source;
         if let Ending::Failed { failure, .. } = &ending {
-            tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, class = %failure.class, message = failure.message, "an attempt failed");
+            tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, class = %failure.class, why = failure.message, "an attempt failed");
         }
         self.report(|| source.end(self.lease(), ending.clone())).await
     }

@@ -108,6 +108,9 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
         Manners::default()
     }
 
+    /// ComfyUI has taken it. Best effort, as frames are.
+    fn sent(&self, _lease: LeaseRef) {}
+
     /// So many prompts run or wait before it at ComfyUI. Best effort, as frames are.
     fn queued(&self, _lease: LeaseRef, _ahead: usize) {}
 

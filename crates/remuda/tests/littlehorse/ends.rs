@@ -10,7 +10,7 @@ use crate::support::{PATIENCE, get, post};
 #[tokio::test]
 async fn a_workflow_returns_its_id_and_the_paths_of_its_files() {
     let stage = Stage::new().await;
-    let worker = stage.worker().await;
+    let mut worker = stage.worker().await;
     assert_eq!(worker.first["task"], "execute-comfyui-workflow");
     let run = stage.double.schedule(NewRun::json("order-1", graph(1, 100).to_string()));
     let task = ended(&run).await;
@@ -34,6 +34,9 @@ async fn a_workflow_returns_its_id_and_the_paths_of_its_files() {
     );
     assert!(log.ends_with("workflow complete"), "{log}");
     assert_eq!(stage.sim.executions().await, 1);
+    // So does who runs the worker learn of it.
+    let done = worker.program.wait_line("a task is done", PATIENCE).await.unwrap();
+    assert!(done.contains("took_s"), "{done}");
 }
 
 #[tokio::test]
@@ -94,12 +97,16 @@ async fn what_comfyui_refuses_is_an_exception_with_its_node_errors() {
 #[tokio::test]
 async fn a_node_that_is_not_there_is_an_exception_too() {
     let stage = Stage::new().await;
-    let _worker = stage.worker().await;
+    let mut worker = stage.worker_with(&[], &[("LOG_LEVEL", "warn")]).await;
     let wrong = json!({"1": {"class_type": "NobodyHasThis", "inputs": {}}});
     let run = stage.double.schedule(NewRun::json("order-1", wrong.to_string()).attempts(3));
-    let (name, message, _) = exception(&ended(&run).await);
+    let task = ended(&run).await;
+    let (name, message, _) = exception(&task);
     assert_eq!(name, "comfyui-prompt-rejected");
     assert!(message.contains("NobodyHasThis"), "{message}");
+    assert!(!log(last(&task)).contains("submitted"), "nothing was sent: {:?}", last(&task));
+    let failed = worker.program.wait_line("a task failed", PATIENCE).await.unwrap();
+    assert!(failed.contains("comfyui-prompt-rejected") && failed.contains("NobodyHasThis"), "{failed}");
 }
 
 #[tokio::test]

@@ -225,3 +225,15 @@ async fn simulated_comfyuis_need_nothing_else() {
     let result = output(&ended(&run).await);
     assert!(std::fs::metadata(result["outputs"][0].as_str().unwrap()).is_ok(), "{result}");
 }
+
+#[tokio::test]
+async fn there_is_a_slot_for_each_comfyui_unless_somebody_says_otherwise() {
+    let stage = Stage::new().await;
+    let port = stage.double.port(0).to_string();
+    let env = [("LHC_API_HOST", "127.0.0.1"), ("LHC_API_PORT", port.as_str())];
+    let two = start(&stage.dir.path().join("two"), &["--sim", "2"], &env).await;
+    assert_eq!(two.first["slots"], 2, "{}", two.first);
+    let mut one = start(&stage.dir.path().join("one"), &["--sim", "2", "--slots", "1"], &env).await;
+    assert_eq!(one.first["slots"], 1, "{}", one.first);
+    one.program.wait_line("fewer slots than ComfyUIs", PATIENCE).await.unwrap();
+}

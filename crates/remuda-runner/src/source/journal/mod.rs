@@ -31,8 +31,8 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use remuda_core::WorkerId;
 use remuda_core::transition::Ending;
+use remuda_core::{TaskId, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -81,6 +81,9 @@ pub trait Employer: fmt::Debug + Send + Sync + 'static {
     /// A job goes to a worker, under the id in [`Job::sent_as`]; `found`: it was there already. Never waits.
     fn begun(&self, _job: &Job, _worker: &WorkerId, _found: bool) {}
 
+    /// The worker's ComfyUI has taken it. Never waits.
+    fn sent(&self, _job: &Job) {}
+
     /// So many prompts run or wait before it at its ComfyUI. Never waits.
     fn queued(&self, _job: &Job, _ahead: usize) {}
 
@@ -123,6 +126,13 @@ pub struct Job {
     /// It cannot be begun, and this is to be said of it, in the employer's own words. The journal keeps it until it is heard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<serde_json::Value>,
+}
+
+impl Job {
+    /// Its name towards runners, which their lines of the log have.
+    pub fn task(&self) -> TaskId {
+        record::task_of(self)
+    }
 }
 
 impl Job {

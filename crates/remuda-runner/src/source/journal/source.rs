@@ -313,6 +313,13 @@ impl Source for JournalSource {
         Manners { own_folder: false, collect: self.office.sink.is_some(), forget: false }
     }
 
+    fn sent(&self, lease: LeaseRef) {
+        let job = self.office.desk().job(lease.task);
+        if let Some(job) = job {
+            self.office.employer.sent(&job);
+        }
+    }
+
     fn queued(&self, lease: LeaseRef, ahead: usize) {
         let job = self.office.desk().job(lease.task);
         if let Some(job) = job {

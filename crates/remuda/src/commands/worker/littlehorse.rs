@@ -21,6 +21,9 @@ use crate::instance::{Owner, Simulators, worker_configs};
 use crate::stop::Stop;
 use crate::ui;
 
+/// How many tasks may be under way at once.
+const SLOTS: &str = "LHW_NUM_WORKER_THREADS";
+
 /// After the drain everything is called off; so long it may take until ComfyUI has stopped and the server has heard it.
 const LAST_WORDS: Duration = Duration::from_secs(20);
 
@@ -35,10 +38,11 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     }
     let (places, sink) = places(&settings)?;
     let owner = Owner::take(&settings.server.data)?;
-    let task = Task::read(&settings, owner.id)?;
+    let mut task = Task::read(&settings, owner.id)?;
     let client = Client::new(task.config.clone()).map_err(as_input)?;
     let simulators = Simulators::start(settings.workers.sim).await?;
     let workers = workers(&settings, &simulators)?;
+    task.seat(workers.len());
     let folder = settings.server.data.join("littlehorse");
     let options = Options {
         task: task.name.clone(),
@@ -134,9 +138,24 @@ struct Task {
     /// The one with options, if it is served.
     with_options: Option<String>,
     slots: usize,
+    /// Somebody said how many slots there are.
+    seated: bool,
 }
 
 impl Task {
+    /// Unless somebody said otherwise, there is a slot for each ComfyUI.
+    fn seat(&mut self, comfyuis: usize) {
+        if !self.seated {
+            self.slots = comfyuis.max(1);
+        } else if self.slots < comfyuis {
+            tracing::warn!(
+                slots = self.slots,
+                comfyuis,
+                "there are fewer slots than ComfyUIs: some of those will idle (LHW_NUM_WORKER_THREADS)"
+            );
+        }
+    }
+
     /// From flags, variables and the file of settings; below them a properties file; below it the defaults.
     fn read(settings: &Settings, owner: OwnerId) -> anyhow::Result<Self> {
         let littlehorse = &settings.littlehorse;
@@ -162,11 +181,12 @@ impl Task {
                 ("LHC_API_HOST", _) if littlehorse.host_given => Some(host.clone()),
                 ("LHC_API_PORT", Some(port)) if littlehorse.host_given => Some(port.to_string()),
                 ("LHW_TASK_WORKER_ID", _) => given().or_else(|| Some(format!("remuda-{owner}"))),
-                ("LHW_NUM_WORKER_THREADS", _) => given().or_else(|| Some("1".to_owned())),
+                (SLOTS, _) => given().or_else(|| Some("1".to_owned())),
                 _ => given(),
             }
         };
         let config = Config::from_lookup(lookup).map_err(as_input)?;
+        let seated = littlehorse.given.iter().any(|(key, _)| *key == SLOTS) || written(SLOTS).is_some();
         let name = lookup("LHW_TASK_NAME").unwrap_or_else(|| remuda_littlehorse::contract::TASK.to_owned());
         let with_options = lookup("LHW_OPTIONS_TASK_NAME").filter(|name| !name.is_empty());
         if with_options.as_ref() == Some(&name) {
@@ -175,7 +195,7 @@ impl Task {
             );
             return Err(BadInput(message).into());
         }
-        Ok(Self { slots: config.slots, name, with_options, config })
+        Ok(Self { slots: config.slots, seated, name, with_options, config })
     }
 }
 
@@ -255,14 +275,16 @@ async fn wait_for_comfyui(settings: &Settings, workers: &[WorkerConfig]) -> anyh
     let littlehorse = &settings.littlehorse;
     let since = Instant::now();
     let mut told = false;
+    let mut reason = String::new();
     loop {
-        let mut reason = String::new();
         for worker in workers {
             let left = littlehorse.health_timeout.saturating_sub(since.elapsed()).max(Duration::from_secs(1));
             match tokio::time::timeout(left, worker.client.system_stats()).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(error)) => reason = error.to_string(),
-                Err(_) => reason = "no answer".to_owned(),
+                // What was said before says more.
+                Err(_) if reason.is_empty() => reason = "no answer".to_owned(),
+                Err(_) => {}
             }
         }
         let names: Vec<&str> = workers.iter().map(|worker| worker.spec.endpoint.as_str()).collect();

@@ -57,10 +57,9 @@ static SLOTS: Setting = Setting {
     name: "littlehorse.slots",
     env: &["REMUDA_LITTLEHORSE_SLOTS", "LHW_NUM_WORKER_THREADS"],
     flags: &[flag("slots", "N", WORKER)],
-    default: "1",
     shape: Shape::Number,
     range: (1, 4096),
-    help: "How many tasks may be under way at once, over all ComfyUIs of this process",
+    help: "How many tasks may be under way at once, over all ComfyUIs of this process; not set: one for each ComfyUI",
     ..Setting::BASE
 };
 

@@ -61,6 +61,7 @@ pub(crate) fn example() -> String {
 fn value_of(setting: &Setting) -> String {
     let text = setting.default.replace("{data}", "remuda-data");
     match setting.shape {
+        Shape::Number if text.is_empty() => "1".to_owned(),
         Shape::Switch | Shape::Number => text,
         Shape::ComfyUis => "[\"http://127.0.0.1:8188\", \"http://10.0.0.5:8188 gpu=4090\"]".to_owned(),
         Shape::Origins => "[\"https://example.org\"]".to_owned(),

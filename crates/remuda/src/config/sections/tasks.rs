@@ -60,7 +60,7 @@ static DRAIN: Setting = Setting {
     default: "25s",
     shape: Shape::Duration,
     range: (0, 86_400),
-    help: "How long a stop waits for running tasks before leaving them to be adopted",
+    help: "How long a stop waits for running tasks before leaving them to be adopted, or giving them back to LittleHorse",
     ..Setting::BASE
 };
 

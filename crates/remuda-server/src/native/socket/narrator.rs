@@ -332,7 +332,7 @@ impl Narrator {
         // The prompt may have ended between the two looks; then the number is too large.
         let certain = self.counted.take().filter(|counted| *counted == 0 || !self.prompts.is_empty());
         let remaining = match certain {
-            Some(counted) => counted,
+            Some(counted) => counted.max(self.untold()),
             None => self.remaining().await,
         };
         self.client.set_remaining(remaining);
@@ -363,10 +363,16 @@ impl Narrator {
         self.changed = false;
     }
 
-    /// How many of the client's prompts have not ended.
+    /// How many of the client's prompts have not ended, as far as it was told: the number of those that are left does
+    /// not run ahead of their ends.
     async fn remaining(&mut self) -> i64 {
-        let remaining = self.client.unfinished(&self.state).await;
-        remaining.unwrap_or_else(|_| i64::try_from(self.prompts.len()).unwrap_or(i64::MAX))
+        let untold = self.untold();
+        self.client.unfinished(&self.state).await.map_or(untold, |unfinished| unfinished.max(untold))
+    }
+
+    /// Known prompts whose end was not told.
+    fn untold(&self) -> i64 {
+        i64::try_from(self.prompts.len()).unwrap_or(i64::MAX)
     }
 
     /// Looks for what was not heard of. Whether nobody needs the narrator any more.
@@ -391,9 +397,9 @@ impl Narrator {
                     lease.is_ok_and(|lease| lease.is_some_and(|lease| lease.rendering_since.is_some()));
             }
         }
-        let known = i64::try_from(self.prompts.len()).unwrap_or(i64::MAX);
+        let known = self.untold();
         if let Ok(remaining) = self.client.unfinished(&self.state).await {
-            self.changed |= remaining != self.client.remaining();
+            self.changed |= remaining.max(known) != self.client.remaining();
             if remaining != known {
                 self.list(&[Status::Pending, Status::Running]).await;
             } else if known > 0 {

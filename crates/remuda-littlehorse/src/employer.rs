@@ -19,6 +19,7 @@ use crate::contract::{self, Contract};
 use crate::ending;
 use crate::intakes::{Intakes, Kind};
 use crate::job::{self, Cookie, Reading};
+use crate::names;
 use crate::notes::NoteBook;
 use crate::output::Places;
 use crate::oversight::{self, Look};
@@ -243,9 +244,11 @@ impl LittleHorse {
 #[async_trait]
 impl Employer for LittleHorse {
     fn name(&self) -> String {
-        let config = self.client.config();
-        let tenant = config.tenant.as_deref().unwrap_or("default");
-        format!("littlehorse {}:{} {tenant} {}", config.host, config.port, self.options.task)
+        names::of(self.client.config())
+    }
+
+    async fn recognises(&self, name: &str, job: &Job) -> bool {
+        self.knows(name, job).await
     }
 
     async fn next(&self) -> Result<Job> {

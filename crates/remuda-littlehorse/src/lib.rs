@@ -18,6 +18,7 @@ mod input;
 mod intakes;
 mod job;
 mod log;
+mod names;
 mod notes;
 mod options;
 mod output;

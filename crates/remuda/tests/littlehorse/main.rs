@@ -11,6 +11,7 @@ mod deploy;
 mod ends;
 mod faults;
 mod lives;
+mod moves;
 mod options;
 mod stage;
 mod starts;

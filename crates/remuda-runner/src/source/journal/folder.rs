@@ -27,6 +27,15 @@ struct Identity {
     workers: BTreeMap<WorkerId, String>,
 }
 
+/// What a journal has.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// Jobs of this employer.
+    pub(super) ours: Vec<Record>,
+    /// Jobs under the names of others.
+    pub(super) others: Vec<Record>,
+}
+
 /// The folder of a journal, for as long as its lock is held.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -140,10 +149,10 @@ impl Folder {
         }
     }
 
-    /// Everything that the journal has of this employer. A file that cannot be read is set aside.
-    pub(super) fn read(&self, employer: &str) -> Result<Vec<Record>> {
+    /// Everything that the journal has. A file that cannot be read is set aside.
+    pub(super) fn read(&self, employer: &str) -> Result<Read> {
         let files = fs::read_dir(&self.jobs).map_err(|error| trouble("cannot read", &self.jobs, &error))?;
-        let (mut records, mut foreign) = (Vec::new(), 0);
+        let mut read = Read::default();
         for file in files {
             let path = file.map_err(|error| trouble("cannot read", &self.jobs, &error))?.path();
             match path.extension().and_then(|ending| ending.to_str()) {
@@ -156,16 +165,19 @@ impl Folder {
                 _ => continue,
             }
             match read_record(&path) {
-                Ok(record) if record.employer == employer => records.push(record),
-                Ok(_) => foreign += 1,
+                Ok(record) if is_of(&record, employer) => read.ours.push(record),
+                Ok(record) => read.others.push(record),
                 Err(error) => set_aside(&path, &error),
             }
         }
-        if foreign > 0 {
-            tracing::warn!(foreign, folder = %self.jobs.display(), "the journal has jobs of another server or tenant; they are left alone");
-        }
-        Ok(records)
+        Ok(read)
     }
+}
+
+/// Whether a record is of the employer of this name.
+fn is_of(record: &Record, employer: &str) -> bool {
+    let rest = record.employer.strip_prefix(employer);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 fn read_record(path: &Path) -> io::Result<Record> {
@@ -262,8 +274,9 @@ mod tests {
     fn what_is_written_is_read_again_and_the_rest_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let folder = Folder::open(dir.path()).unwrap();
-        let (ours, theirs, gone) = (record("a", "1"), record("b", "2"), record("a", "3"));
-        for record in [&ours, &theirs, &gone] {
+        let (ours, theirs, gone) = (record("a", "1"), record("ab", "2"), record("a", "3"));
+        let longer = record("a b", "4");
+        for record in [&ours, &theirs, &gone, &longer] {
             folder.save(record.task, true, || Some(record.clone())).unwrap();
         }
         folder.save(gone.task, false, || None).unwrap();
@@ -272,14 +285,16 @@ mod tests {
         fs::write(jobs.join("broken.json"), "{\"version\": 1, ").unwrap();
         fs::write(jobs.join("later.json"), "{\"version\": 2}").unwrap();
         fs::write(jobs.join("half.tmp"), "{").unwrap();
-        let read = folder.read("a").unwrap();
-        assert_eq!(read.len(), 1);
+        let all = folder.read("a").unwrap();
+        let read: Vec<_> = all.ours.iter().filter(|record| record.employer == "a").collect();
+        assert_eq!((read.len(), all.ours.len()), (1, 2), "a longer name is ours as well");
+        assert_eq!(all.others.iter().map(|record| record.task).collect::<Vec<_>>(), [theirs.task]);
         assert_eq!(read[0].task, ours.task);
         assert_eq!(read[0].job.workflow.get(), ours.job.workflow.get(), "to the last digit");
         assert!(matches!(read[0].ending.as_deref(), Some(JobEnding::CalledOff { retry: true, .. })));
         assert!(jobs.join("broken.unreadable").exists() && jobs.join("later.unreadable").exists());
         assert!(!jobs.join("half.tmp").exists());
-        assert_eq!(folder.read("b").unwrap().len(), 1);
+        assert_eq!(folder.read("ab").unwrap().ours.len(), 1);
     }
 
     #[test]

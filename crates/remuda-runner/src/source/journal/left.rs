@@ -26,7 +26,7 @@ impl LeftReports {
         let (folder, name) = (folder.to_owned(), employer.name());
         let read = move || {
             let folder = Folder::open(&folder)?;
-            let records = folder.read(&name)?.into_iter();
+            let records = folder.read(&name)?.ours.into_iter();
             let reports =
                 records.filter_map(|record| Some((record.task, record.job, record.ending?))).collect();
             Ok::<_, SourceError>(Self { folder, reports })

@@ -78,6 +78,7 @@ pub(super) async fn linger(office: Arc<Office>, lease: Lease) {
         () = office.stop.cancelled() => return,
         () = ended => {}
     }
+    tracing::info!(worker = %lease.worker, prompt_id = %lease.prompt_id, "a render that was let go of or spared has ended");
     office.desk().release(&lease);
     office.keep_let_go();
     bump(&office.moves);

@@ -17,6 +17,7 @@
 mod ask;
 mod desk;
 mod folder;
+mod foreign;
 mod left;
 mod look;
 mod luggage;
@@ -50,8 +51,15 @@ const NEXT: Duration = Duration::from_secs(5);
 /// Who gives work to this process and hears how it ended.
 #[async_trait]
 pub trait Employer: fmt::Debug + Send + Sync + 'static {
-    /// Which one: server, tenant, queue. What the journal has from another one is left alone.
+    /// Which one: server, tenant, queue. What the journal has from another one is left alone, and so are its renders. A name
+    /// that goes on after this one and a blank is this one's as well.
     fn name(&self) -> String;
+
+    /// Whether a job that the journal has under another name is this employer's all the same: one server has many addresses.
+    /// `false` when that cannot be said for certain.
+    async fn recognises(&self, _name: &str, _job: &Job) -> bool {
+        false
+    }
 
     /// Waits for the next job. A call that is dropped has taken nothing.
     async fn next(&self) -> Result<Job>;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::desk::Desk;
-use super::folder::Folder;
+use super::folder::{Folder, Read};
 use super::office::{Office, bump};
-use super::{Employer, JournalOptions, ask};
+use super::{Employer, JournalOptions, ask, foreign};
 use crate::source::{Result, SourceError};
 
 /// A source that works for an [`Employer`].
@@ -34,15 +34,20 @@ impl JournalSource {
         let of = name.clone();
         let read = move || {
             let folder = Folder::open(&folder)?;
-            let records = folder.read(&of)?;
+            let read = folder.read(&of)?;
             let let_go = folder.read_let_go();
-            Ok::<_, SourceError>((folder, records, let_go))
+            Ok::<_, SourceError>((folder, read, let_go))
         };
         let read = tokio::task::spawn_blocking(read).await;
-        let (folder, records, let_go) =
+        let (folder, Read { ours: mut records, others }, mut let_go) =
             read.map_err(|error| SourceError::Unavailable(error.to_string()))??;
+        let (recognised, foreign) = foreign::sort(&*employer, others).await;
+        records.extend(recognised);
+        // What the journal has is answered for by that.
+        let_go.retain(|lease| records.iter().chain(&foreign).all(|record| record.task != lease.task));
         let ids = workers.iter().map(|(id, _)| id.clone());
         let mut desk = Desk::new(name, owner, slots, ids, folder.starts());
+        let_go.extend(foreign::spared(foreign, &mut desk));
         desk.restore_let_go(let_go.clone());
         let (found, now) = (records.len(), Instant::now());
         let mut astray = Vec::new();

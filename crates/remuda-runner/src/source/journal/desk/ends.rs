@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Cancel, Desk, LET_GO, LET_GO_FOR, REPORTED, State, called_off};
+use crate::source::journal::record::Record;
 use crate::source::journal::{Job, JobEnding, Over};
 
 /// What the end of an attempt means.
@@ -96,6 +97,25 @@ impl Desk {
                 Verdict::Gone
             }
         }
+    }
+
+    /// A lease on a render of another employer that goes on at a worker of ours. It counts as let go of.
+    pub(in crate::source::journal) fn spare(&mut self, record: &Record) -> Option<Lease> {
+        let worker = record.worker.clone().filter(|_| record.ending.is_none())?;
+        Some(Lease {
+            task: record.task,
+            fence: self.next_fence(),
+            attempt: record.attempt,
+            owner: OwnerId(Uuid::nil()),
+            worker,
+            prompt_id: record.job.prompt(),
+            until: Timestamp::MAX,
+            phase: record.phase,
+            progress: 0.0,
+            rendering_since: record.rendering_since,
+            gateway: None,
+            wanted: false,
+        })
     }
 
     /// Renders that were let go of, by this process or one before it.

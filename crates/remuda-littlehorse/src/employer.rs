@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use littlehorse::{Client, Delivery, Ending, Error, Health, Host, Intake, IntakeOptions, Report};
 use remuda_core::WorkerId;
 use remuda_runner::frames::{Frame, FrameKind};
+use remuda_runner::source::Result;
 use remuda_runner::source::journal::{Employer, Job, JobEnding, Next, Over, Reported};
-use remuda_runner::source::{Result, SourceError};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -261,8 +261,8 @@ impl Employer for LittleHorse {
             sink: matches!(self.options.places, Places::Sink(_)),
         };
         loop {
-            let (delivery, kind) =
-                intakes.take().await.map_err(|error| SourceError::Unavailable(error.to_string()))?;
+            // It fails only when it is closed: then nothing comes any more.
+            let Ok((delivery, kind)) = intakes.take().await else { return std::future::pending().await };
             let Some(delivery) = self.still_ours(intakes, delivery, kind).await else { continue };
             match job::read(&delivery, kind, reading) {
                 Ok(job) => {

@@ -158,7 +158,9 @@ async fn idle_it_stops_at_once() {
     tokio::time::timeout(PATIENCE, stage.double.until_parked(0, 1)).await.unwrap();
     worker.program.term().unwrap();
     let exit = worker.program.wait_exit(SOON).await.unwrap();
-    assert!(exit.success(), "{exit}: {:?}", worker.program.output());
+    let said = worker.program.output();
+    assert!(exit.success(), "{exit}: {said:?}");
+    assert!(!said.iter().any(|line| line.contains("WARN")), "a stop is no trouble: {said:?}");
 }
 
 #[tokio::test]
@@ -189,6 +191,27 @@ async fn after_the_drain_it_stops_the_prompt_and_says_so() {
     assert!(error(last(&task)).contains("stopping"), "{task:?}");
     let queue = get(&format!("{}/queue", stage.sim.url()), None).await;
     assert!(queue["queue_running"].as_array().unwrap().is_empty(), "{queue}");
+}
+
+#[tokio::test]
+async fn after_the_drain_it_does_not_wait_for_a_comfyui_that_is_away() {
+    let mut stage = Stage::new().await;
+    let mut worker = stage.worker_with(&["--drain", "1s"], &[]).await;
+    stage.sim.hold().await;
+    let run = stage.double.schedule(NewRun::json("order-1", graph(33, 100).to_string()));
+    stage.rendering().await;
+    stage.sim.program.stop().unwrap();
+    stage.double.down(0).await.unwrap();
+    worker.program.term().unwrap();
+    let exit = worker.program.wait_exit(SOON).await.unwrap();
+    assert!(exit.success(), "{exit}: {:?}", worker.program.output());
+    // Nothing was stopped, and nothing is lost.
+    stage.sim.program.cont().unwrap();
+    stage.double.up(0).unwrap();
+    let _worker = stage.worker().await;
+    stage.sim.release().await;
+    output(&ended(&run).await);
+    assert_eq!(stage.sim.executions().await, 1);
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! `remuda worker --source littlehorse`: serving a task of a LittleHorse server.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use littlehorse::config::parse_properties;
-use littlehorse::{Client, Config};
-use remuda_core::OwnerId;
+use littlehorse::{Client, Config, Health};
+use remuda_core::{OwnerId, WorkerId};
 use remuda_files::Files;
 use remuda_littlehorse::{LittleHorse, Options, Places};
 use remuda_runner::source::Source;
@@ -24,11 +25,21 @@ use crate::ui;
 /// How many tasks may be under way at once.
 const SLOTS: &str = "LHW_NUM_WORKER_THREADS";
 
-/// After the drain everything is called off; so long it may take until ComfyUI has stopped and the server has heard it.
+/// After the drain everything is called off; so long it may take until a ComfyUI that answers has stopped and the server has
+/// heard it.
 const LAST_WORDS: Duration = Duration::from_secs(20);
+
+/// A ComfyUI that does not answer within this time then is not waited for.
+const LAST_QUESTION: Duration = Duration::from_secs(2);
 
 /// How long reports that were not heard yet are tried at the end. They are in the journal in any case.
 const LAST_REPORTS: Duration = Duration::from_secs(3);
+
+/// … when the server is known to be away.
+const LAST_TRY: Duration = Duration::from_millis(500);
+
+/// How the ComfyUIs are asked.
+type Clients = BTreeMap<WorkerId, comfyui::Client>;
 
 /// Runs until it is told to stop.
 pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyhow::Result<ExitCode> {
@@ -70,11 +81,13 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         employer = ready => employer?,
         () = stop.requested() => return Ok(ExitCode::SUCCESS),
     };
+    let clients: Clients =
+        workers.iter().map(|worker| (worker.spec.id.clone(), worker.client.clone())).collect();
     let options = JournalOptions {
         folder: folder.clone(),
         owner: owner.id,
         slots: task.slots,
-        workers: workers.iter().map(|worker| (worker.spec.id.clone(), worker.client.clone())).collect(),
+        workers: clients.clone().into_iter().collect(),
         sink,
     };
     let source = JournalSource::open(Arc::clone(&employer) as Arc<dyn Employer>, options).await?;
@@ -88,21 +101,9 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     stop.requested().await;
     tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; once more stops at once");
     let stopped = async {
-        let drain = settings.tasks.drain;
-        let over = herd.stop(drain + LAST_WORDS);
-        let called_off = async {
-            tokio::time::sleep(drain).await;
-            source.call_off("the worker is stopping");
-            std::future::pending::<()>().await;
-        };
-        let ended = async {
-            tokio::select! {
-                () = over => {}
-                () = called_off => {}
-            }
-        };
-        tokio::join!(employer.close(), ended);
-        let unsent = source.close(LAST_REPORTS).await;
+        tokio::join!(employer.close(), end_all(&herd, &source, &clients, settings.tasks.drain));
+        let away = matches!(employer.health(), Some(Health::Unhealthy(_)));
+        let unsent = source.close(if away { LAST_TRY } else { LAST_REPORTS }).await;
         if unsent > 0 {
             tracing::warn!(unsent, "some reports were not heard; they are sent after the next start");
         }
@@ -111,6 +112,35 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     tokio::select! {
         () = stopped => Ok(ExitCode::SUCCESS),
         () = stop.requested() => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// Lets what renders end within the drain, and then stops it. What is at a ComfyUI that does not answer stays as it is, for
+/// the next start.
+async fn end_all(herd: &Herd, source: &JournalSource, clients: &Clients, drain: Duration) {
+    let all = herd.stop(drain + LAST_WORDS);
+    if tokio::time::timeout(drain, all).await.is_ok() {
+        return;
+    }
+    source.call_off("the worker is stopping");
+    tokio::select! {
+        () = herd.stop(LAST_WORDS) => {}
+        () = none_answers(herd, clients) => herd.stop(Duration::ZERO).await,
+    }
+}
+
+/// Returns when no ComfyUI that has something of ours answers.
+async fn none_answers(herd: &Herd, clients: &Clients) {
+    loop {
+        let asked = Instant::now();
+        let workers = herd.status().workers.into_iter().filter(|worker| !worker.leases.is_empty());
+        let asks = workers.filter_map(|worker| clients.get(&worker.spec.id)).map(async |client| {
+            matches!(tokio::time::timeout(LAST_QUESTION, client.system_stats()).await, Ok(Ok(_)))
+        });
+        if !futures_util::future::join_all(asks).await.contains(&true) {
+            return;
+        }
+        tokio::time::sleep_until(asked + LAST_QUESTION).await;
     }
 }
 

@@ -151,8 +151,8 @@ impl Desk {
     /// Whether nobody wants the files of a lease. Otherwise another process may have delivered them: they have the same names
     /// everywhere.
     pub(in crate::source::journal) fn may_discard(&self, lease: LeaseRef) -> bool {
-        self.holds(lease).is_none()
-            && self.jobs[&lease.task].cancel.as_ref().is_some_and(|cancel| cancel.discard && !cancel.renewed)
+        let cancel = self.jobs.get(&lease.task).and_then(|entry| entry.cancel.as_ref());
+        self.holds(lease).is_none() && cancel.is_some_and(|cancel| cancel.discard && !cancel.renewed)
     }
 
     fn remember_report(&mut self, lease: LeaseRef) {

@@ -6,6 +6,8 @@ mod adoption;
 mod away;
 mod chaos;
 mod comfyui_fails;
+#[path = "../support/held.rs"]
+mod held;
 mod messages;
 mod rig;
 mod stops;

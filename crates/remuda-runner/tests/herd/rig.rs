@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfyui::{Client, SessionOptions};
-use comfyui_sim::faults::{Fault, FaultId};
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{NewTask, OwnerId, Status, Task, TaskId, WorkerId, WorkerSpec};
 use remuda_files::{Files, Location};
@@ -14,6 +13,8 @@ use remuda_runner::{Herd, HerdOptions, QuarantineRules, Timing, WorkerConfig, ho
 use remuda_store::{Options, PostgresStore, SqliteStore, Store};
 use remuda_testbed::wait;
 use serde_json::{Value, json};
+
+pub(crate) use crate::held::hold;
 
 /// Generous, because machines can be slow and busy, and a hang is for ever.
 pub(crate) const BOUND: Duration = Duration::from_secs(300);
@@ -248,23 +249,6 @@ pub(crate) fn long(seconds: f64) -> Value {
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "long"}},
     })
-}
-
-/// A prompt that stays at its first node until it is released, or its ComfyUI restarts.
-pub(crate) struct Held<'a> {
-    sim: &'a Simulator,
-    fault: FaultId,
-}
-
-/// Holds the next prompt that this ComfyUI begins.
-pub(crate) fn hold(sim: &Simulator) -> Held<'_> {
-    Held { sim, fault: sim.faults().add(Fault::stuck_node().times(1)) }
-}
-
-impl Held<'_> {
-    pub(crate) fn release(self) {
-        self.sim.faults().remove(self.fault);
-    }
 }
 
 /// Waits until something is so.

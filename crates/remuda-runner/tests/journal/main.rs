@@ -5,6 +5,8 @@
 mod again;
 mod away;
 mod chaos;
+#[path = "../support/held.rs"]
+mod held;
 mod killed;
 mod let_go;
 mod over;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use comfyui::{Client, SessionOptions};
-use comfyui_sim::faults::{Fault, FaultId};
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::transition::Ending;
 use remuda_core::{OwnerId, TaskResult, WorkerId, WorkerSpec};
@@ -22,6 +21,8 @@ use remuda_testbed::wait;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
+
+pub(crate) use crate::held::{Held, hold};
 
 /// Generous, because machines can be slow and busy, and a hang is for ever.
 pub(crate) const BOUND: Duration = Duration::from_secs(300);
@@ -343,23 +344,6 @@ pub(crate) async fn sim() -> Simulator {
 /// Waits until ComfyUI works on a prompt.
 pub(crate) async fn rendering(sim: &Simulator, prompts: u64) {
     until("a render to begin", async || sim.stats().executions_total >= prompts).await;
-}
-
-/// A prompt that stays at its first node until it is released, or its ComfyUI restarts.
-pub(crate) struct Held<'a> {
-    sim: &'a Simulator,
-    fault: FaultId,
-}
-
-/// Holds the next prompt that this ComfyUI begins.
-pub(crate) fn hold(sim: &Simulator) -> Held<'_> {
-    Held { sim, fault: sim.faults().add(Fault::stuck_node().times(1)) }
-}
-
-impl Held<'_> {
-    pub(crate) fn release(self) {
-        self.sim.faults().remove(self.fault);
-    }
 }
 
 /// Waits until something is so.

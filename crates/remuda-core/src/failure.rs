@@ -28,13 +28,15 @@ pub enum FailureClass {
     Lost,
     /// The result was there and could not be stored. Not rendered again.
     Delivery,
+    /// Our own work on its graph brought the process down or to a standstill, twice. Not tried again.
+    Harmful,
     /// Somebody said so.
     Cancelled,
 }
 
 impl FailureClass {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Validation,
         Self::Execution,
         Self::OutOfMemory,
@@ -43,6 +45,7 @@ impl FailureClass {
         Self::Timeout,
         Self::Lost,
         Self::Delivery,
+        Self::Harmful,
         Self::Cancelled,
     ];
 
@@ -57,6 +60,7 @@ impl FailureClass {
             Self::Timeout => "timeout",
             Self::Lost => "lost",
             Self::Delivery => "delivery",
+            Self::Harmful => "harmful",
             Self::Cancelled => "cancelled",
         }
     }
@@ -175,6 +179,7 @@ impl Policy {
             FailureClass::Validation
             | FailureClass::Timeout
             | FailureClass::Delivery
+            | FailureClass::Harmful
             | FailureClass::Cancelled => return Verdict::Fail,
             FailureClass::Crash | FailureClass::Connection | FailureClass::Lost => {
                 return if losses < self.max_losses { Verdict::Again(Duration::ZERO) } else { Verdict::Fail };
@@ -226,6 +231,7 @@ mod tests {
             (C::Validation, 0, 0, 3, false),
             (C::Timeout, 0, 0, 3, false),
             (C::Delivery, 0, 0, 3, false),
+            (C::Harmful, 0, 0, 3, false),
             (C::Cancelled, 0, 0, 3, false),
             (C::Execution, 0, 0, 3, true),
             (C::Execution, 0, 9, 3, true),

@@ -85,6 +85,7 @@ fn failed(failure: &Failure) -> Ending {
             });
             exception(REJECTED, &failure.message, content)
         }
+        FailureClass::Harmful => exception(REJECTED, &failure.message, json!({})),
         FailureClass::Execution => {
             let content = json!({
                 "node_id": failure.node_id,

@@ -42,6 +42,10 @@ pub(crate) struct ErrorBody {
     /// The state of that task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) status: Option<String>,
+    /// The limit that was met, by the name of its setting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub(crate) limit: Option<&'static str>,
 }
 
 /// An answer that is not the one that was hoped for.
@@ -86,6 +90,13 @@ impl ApiError {
     pub(crate) fn busy(what: &str) -> Self {
         let error = format!("too many {what} at once: try again in a moment");
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error).retry_after(1)
+    }
+
+    /// The caller has all of something that one caller may have. `limit` is the name of the setting.
+    pub(crate) fn over_limit(limit: &'static str, error: impl Into<String>) -> Self {
+        let mut new = Self::new(StatusCode::TOO_MANY_REQUESTS, "over_limit", error);
+        new.body.limit = Some(limit);
+        new.retry_after(1)
     }
 
     pub(crate) fn too_large(what: &str, limit: u64) -> Self {

@@ -3,7 +3,7 @@
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use remuda_core::{KeyRecord, Scope, Scopes, Sha256, Tenant};
+use remuda_core::{KeyId, KeyRecord, Scope, Scopes, Sha256, Tenant};
 
 use crate::error::ApiError;
 
@@ -15,21 +15,33 @@ pub(crate) struct Caller {
     scopes: Scopes,
     /// The key it showed; none before there are keys.
     key: Option<Sha256>,
+    /// The public name of that key.
+    key_id: Option<KeyId>,
 }
 
 impl Caller {
     /// Anybody on this machine, before the first key exists.
     pub(crate) fn local() -> Self {
-        Self { tenant: Tenant::default_tenant(), scopes: Scope::ALL.into(), key: None }
+        Self { tenant: Tenant::default_tenant(), scopes: Scope::ALL.into(), key: None, key_id: None }
     }
 
     pub(crate) fn of_key(record: &KeyRecord) -> Self {
-        Self { tenant: record.tenant.clone(), scopes: record.scopes.clone(), key: Some(record.hash) }
+        Self {
+            tenant: record.tenant.clone(),
+            scopes: record.scopes.clone(),
+            key: Some(record.hash),
+            key_id: Some(record.id),
+        }
     }
 
     /// The key it showed; none before there are keys.
     pub(crate) fn key(&self) -> Option<&Sha256> {
         self.key.as_ref()
+    }
+
+    /// The public name of the key it showed; none before there are keys.
+    pub(crate) fn key_id(&self) -> Option<KeyId> {
+        self.key_id
     }
 
     pub(crate) fn is_admin(&self) -> bool {

@@ -124,7 +124,7 @@ impl SyncError {
             FailureClass::Validation => {
                 Self::new(StatusCode::BAD_REQUEST, "prompt_refused", "Prompt was refused", detail)
             }
-            FailureClass::Execution | FailureClass::OutOfMemory => {
+            FailureClass::Execution | FailureClass::OutOfMemory | FailureClass::Harmful => {
                 Self::new(StatusCode::BAD_REQUEST, "task_failed", "Task execution failed", detail)
             }
             FailureClass::Timeout => Self::timeout(detail),

@@ -28,6 +28,7 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, min_binary: 1, sql: include_str!("migrations/0001.sql") },
     Migration { version: 2, min_binary: 1, sql: include_str!("migrations/0002.sql") },
+    Migration { version: 3, min_binary: 1, sql: include_str!("migrations/0003.sql") },
 ];
 
 /// The newest schema that this program knows.

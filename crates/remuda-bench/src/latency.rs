@@ -53,12 +53,12 @@ pub(crate) async fn measure(folder: &Path, rounds: usize) -> Result<Vec<Row>> {
 }
 
 /// A graph that leaves a line of text, and no files.
-fn text(mark: &str) -> Value {
+pub(crate) fn text(mark: &str) -> Value {
     json!({"1": {"class_type": "RigText", "inputs": {"text": mark}}})
 }
 
 /// A graph that leaves a small picture.
-fn picture(mark: &str) -> Value {
+pub(crate) fn picture(mark: &str) -> Value {
     json!({
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": 255}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": mark}},

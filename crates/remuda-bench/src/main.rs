@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 
+mod against;
 mod client;
 mod floor;
 mod gap;
@@ -67,6 +68,9 @@ struct Arguments {
     /// Say afterwards which statements cost PostgreSQL most; measures a little less than without.
     #[arg(long)]
     profile: bool,
+    /// Measure this build beside another one: the path of its `remuda`. Nothing else is measured then
+    #[arg(long, value_name = "PROGRAM")]
+    against: Option<std::path::PathBuf>,
     /// Be the other end of a connection to this port: what the measurements start for themselves.
     #[arg(long, value_name = "PORT", hide = true)]
     echo: Option<u16>,
@@ -80,10 +84,17 @@ async fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let quick = arguments.quick;
-    let wanted = |group| arguments.only.is_empty() || arguments.only.contains(&group);
+    let alone = arguments.only.is_empty() && arguments.against.is_none();
+    let wanted = |group| alone || arguments.only.contains(&group);
     let machine = machine::Machine::look();
     let mut rows: Vec<Row> = Vec::new();
 
+    if let Some(other) = &arguments.against {
+        eprintln!("measuring against {} …", other.display());
+        let plan = if quick { (100, 2) } else { (1_500, 9) };
+        let plan = against::Plan { rounds: plan.0, windows: plan.1 };
+        rows.extend(against::measure(folder()?.path(), other, plan).await?);
+    }
     if wanted(Group::Client) {
         eprintln!("measuring the client …");
         rows.extend(client::measure(quick).await?);

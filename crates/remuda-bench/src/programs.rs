@@ -96,6 +96,16 @@ pub(crate) struct Server {
 impl Server {
     /// Starts it on a data directory, with these ComfyUIs, and waits until it is ready.
     pub(crate) async fn start(data: &Path, store: Option<&str>, comfyui: &[&str]) -> Result<Server> {
+        Self::start_as(&beside("remuda")?, data, store, comfyui).await
+    }
+
+    /// The same with another build of the program.
+    pub(crate) async fn start_as(
+        program: &Path,
+        data: &Path,
+        store: Option<&str>,
+        comfyui: &[&str],
+    ) -> Result<Server> {
         let http = reqwest::Client::new();
         let address = format!("127.0.0.1:{}", free_port()?);
         let mut arguments = vec!["serve".to_owned(), "--listen".to_owned(), address.clone()];
@@ -104,7 +114,7 @@ impl Server {
         arguments.extend(comfyui.iter().flat_map(|url| ["--comfyui".to_owned(), (*url).to_owned()]));
         let url = format!("http://{address}");
         let begun = Instant::now();
-        let mut program = Program::start(beside("remuda")?, arguments, NOTHING)?;
+        let mut program = Program::start(program, arguments, NOTHING)?;
         let ready = loop {
             let answer = http.get(format!("{url}/ready")).send().await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {

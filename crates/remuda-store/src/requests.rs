@@ -199,6 +199,13 @@ pub struct LeaseBeat {
     pub progress: f64,
 }
 
+impl LeaseBeat {
+    /// How much is done, as it is kept: a number from 0 to 1, whatever was said.
+    pub(crate) fn share(&self) -> f64 {
+        if self.progress.is_nan() { 0.0 } else { self.progress.clamp(0.0, 1.0) }
+    }
+}
+
 /// News of one worker, from its holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerBeat {

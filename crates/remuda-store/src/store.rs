@@ -92,12 +92,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Renews leases and workers, also those that had run out and that nobody took; then waits for news of them.
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply>;
 
-    /// An attempt ended. Only with the current fence; the same report again gives the same answer.
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
+    /// An attempt ended. Only its owner can say so, and only with the current fence; the same report again gives the same
+    /// answer.
+    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
 
     /// A task goes back before ComfyUI began, without blame. `learnt`: what it needs and the worker lacks,
-    /// in addition to what was known.
-    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply>;
+    /// in addition to what was known. Only its owner can give it back.
+    async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> Result<EndReply>;
 
     /// Takes over the attempts under way on a worker that the caller holds: those of its own from before a restart,
     /// and those of others whose leases ran out.
@@ -106,13 +112,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// All leases on a worker: the prompts of ours that may be in its queue.
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;
 
+    /// The same for a process that holds the worker. [`crate::Error::Fenced`] when `owner` does not.
+    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>>;
+
     // --- Workers ---------------------------------------------------------------------------------------------
 
     /// Registers a worker and takes its lease, if it is free, the caller's own, or run out.
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired>;
 
-    /// Lets go of a worker, so that another process can have it at once.
-    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()>;
+    /// Lets go of a worker, so that another process can have it at once. Only its owner can.
+    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()>;
 
     /// Forgets a worker that nobody holds.
     async fn forget_worker(&self, id: &WorkerId) -> Result<()>;

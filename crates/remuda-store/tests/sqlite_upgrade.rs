@@ -127,7 +127,7 @@ async fn tasks_in_flight_live_on_under_the_new_schema() {
     assert_eq!(adopted.len(), 1);
     assert_eq!((adopted[0].task.id, adopted[0].lease.prompt_id), (runs, claim.lease.prompt_id));
     let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
-    store.end(adopted[0].lease.reference(), ending).await.expect("it ends");
+    store.end(adopted[0].lease.owner, adopted[0].lease.reference(), ending).await.expect("it ends");
     let next = store.claim(hand).await.expect("it answers").expect("it is ready");
     assert_eq!((next.task.id, next.input.extra), (waits.id, None));
     let native = store.submit(native()).await.expect("it is taken in").task().id;

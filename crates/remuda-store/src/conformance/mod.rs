@@ -22,6 +22,7 @@ pub mod housekeeping;
 pub mod leasing;
 pub mod losing;
 pub mod origins;
+pub mod owning;
 pub mod queueing;
 pub mod recording;
 pub mod restarting;

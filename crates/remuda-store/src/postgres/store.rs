@@ -180,13 +180,18 @@ impl Store for PostgresStore {
         self.inner.beat(request).await
     }
 
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        self.ended(lease, Work::End(lease, Box::new(ending))).await
+    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.ended(lease, Work::End(owner, lease, Box::new(ending))).await
     }
 
-    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
+    async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> Result<EndReply> {
         self.inner.beats.give_back(lease);
-        self.ended(lease, Work::GiveBack(lease, learnt)).await
+        self.ended(lease, Work::GiveBack(owner, lease, learnt)).await
     }
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
@@ -199,14 +204,19 @@ impl Store for PostgresStore {
         self.inner.leases(worker).await
     }
 
+    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
+        self.inner.open()?;
+        self.inner.leases_for(owner, worker).await
+    }
+
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
         self.inner.open()?;
         self.inner.acquire_worker(&spec, owner).await
     }
 
-    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
         self.inner.open()?;
-        self.inner.release_worker(id, fence).await
+        self.inner.release_worker(owner, id, fence).await
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<()> {

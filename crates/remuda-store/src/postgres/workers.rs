@@ -41,6 +41,18 @@ impl Inner {
         attempt!(self.sessions, read())
     }
 
+    pub(super) async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
+        let held = async || {
+            let statement = "SELECT 1 FROM remuda.worker WHERE id = $1 AND owner = $2 AND held";
+            let params = Columns::default().with(Type::TEXT, worker.as_str()).with(Type::UUID, owner.0);
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            if rows.is_empty() { Err(Error::Fenced.into()) } else { Ok(()) }
+        };
+        let held: Result<()> = attempt!(self.sessions, held());
+        held?;
+        self.leases(worker).await
+    }
+
     pub(super) async fn adopt(&self, request: &AdoptRequest) -> Result<Vec<Claim>> {
         let done: Result<(Vec<Claim>, Tidings)> = attempt!(self.sessions, self.try_adopt(request));
         let (claims, tidings) = done?;
@@ -149,15 +161,16 @@ impl Inner {
         Ok(Acquired::Yes(worker))
     }
 
-    pub(super) async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+    pub(super) async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
         let release = async || {
             let now = self.sessions.options().clock.as_ref().map(|clock| clock.now());
             let statement = "UPDATE remuda.worker SET held = false, until = least(until, coalesce($3, now())) \
-                WHERE id = $1 AND fence = $2 RETURNING id";
+                WHERE id = $1 AND fence = $2 AND owner = $4 AND held RETURNING id";
             let params = Columns::default()
                 .with(Type::TEXT, id.as_str())
                 .with(Type::INT8, fence.0)
-                .with(Type::TIMESTAMPTZ, now);
+                .with(Type::TIMESTAMPTZ, now)
+                .with(Type::UUID, owner.0);
             let rows = self.sessions.query(statement, &params.params()).await?;
             if rows.is_empty() { Err(Error::Fenced.into()) } else { Ok(()) }
         };

@@ -321,12 +321,17 @@ impl Store for SqliteStore {
         self.patiently(answer, wait, Command::BeatOver(id)).await
     }
 
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        self.write(move |batch| batch.end(lease, ending.clone())).await
+    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.write(move |batch| batch.end(owner, lease, ending.clone())).await
     }
 
-    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        self.write(move |batch| batch.give_back(lease, learnt.as_ref())).await
+    async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> Result<EndReply> {
+        self.write(move |batch| batch.give_back(owner, lease, learnt.as_ref())).await
     }
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
@@ -338,13 +343,18 @@ impl Store for SqliteStore {
         self.read(move |db| reads::leases(db, &worker)).await
     }
 
+    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
+        let worker = worker.clone();
+        self.read(move |db| reads::leases_for(db, owner, &worker)).await
+    }
+
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
         self.write(move |batch| batch.acquire_worker(&spec, owner)).await
     }
 
-    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
         let id = id.clone();
-        self.write(move |batch| batch.release_worker(&id, fence)).await
+        self.write(move |batch| batch.release_worker(owner, &id, fence)).await
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<()> {

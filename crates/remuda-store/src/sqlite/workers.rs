@@ -69,8 +69,9 @@ impl Batch<'_> {
     }
 
     /// Lets go of a worker.
-    pub(super) fn release_worker(&mut self, id: &WorkerId, fence: Fence) -> Outcome<()> {
-        let driver = self.state.drivers.get_mut(id).filter(|driver| driver.held && driver.fence == fence);
+    pub(super) fn release_worker(&mut self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Outcome<()> {
+        let driver = self.state.drivers.get_mut(id);
+        let driver = driver.filter(|driver| driver.held && driver.fence == fence && driver.owner == owner);
         let Some(driver) = driver else {
             return Err(Error::Fenced.into());
         };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Capabilities, Dialect, Fence, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant, Timestamp,
-    Version, Worker, WorkerId, WorkerReport,
+    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant,
+    Timestamp, Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -276,6 +276,26 @@ pub struct EndReply {
     pub discarded: bool,
     /// The same report had come through before.
     pub repeated: bool,
+}
+
+/// Who registers a worker from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registrant {
+    /// The key it showed; all zeros before there are keys.
+    pub key: KeyId,
+    /// Whose key that is.
+    pub tenant: Tenant,
+    /// How many workers one key may have.
+    pub most: u32,
+}
+
+/// How much one key may bring of what ComfyUIs say of their nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptions {
+    /// How many.
+    pub most: u32,
+    /// How long they may be together, in bytes.
+    pub bytes: u64,
 }
 
 /// Whether a worker can be driven.

@@ -25,6 +25,7 @@ pub mod origins;
 pub mod owning;
 pub mod queueing;
 pub mod recording;
+pub mod registering;
 pub mod restarting;
 pub mod storming;
 pub mod submitting;

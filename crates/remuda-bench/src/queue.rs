@@ -230,7 +230,7 @@ impl Caller {
         };
         let claim = store.claim(request).await?.context("a task was submitted and none could be claimed")?;
         let ending = Ending::Completed { result: result(), gpu_ms: Some(1_000) };
-        store.end(claim.lease.reference(), ending).await?;
+        store.end(claim.lease.owner, claim.lease.reference(), ending).await?;
         Ok(())
     }
 }

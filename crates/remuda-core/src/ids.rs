@@ -56,6 +56,24 @@ uuid_id!(
     "owner id"
 );
 
+impl OwnerId {
+    /// The owner that a process elsewhere is, by the key that it shows and the id that it tells. The same id under another
+    /// key is another owner, and none is ever that of a process of the installation, which is random.
+    ///
+    /// ```
+    /// use remuda_core::{KeyId, OwnerId};
+    /// use uuid::Uuid;
+    /// let told = OwnerId(Uuid::new_v4());
+    /// let (one, other) = (KeyId(Uuid::new_v4()), KeyId(Uuid::new_v4()));
+    /// assert_eq!(OwnerId::elsewhere(one, told), OwnerId::elsewhere(one, told));
+    /// assert_ne!(OwnerId::elsewhere(one, told), OwnerId::elsewhere(other, told));
+    /// assert_ne!(OwnerId::elsewhere(one, told), told);
+    /// ```
+    pub fn elsewhere(key: crate::KeyId, told: Self) -> Self {
+        Self(Uuid::new_v5(&key.0, told.0.as_bytes()))
+    }
+}
+
 impl TaskId {
     /// A new id, later than all made before it in this process.
     pub fn new() -> Self {

@@ -30,7 +30,7 @@ pub use priority::{Priority, PriorityError};
 pub use requires::{Capabilities, Lane, LaneId, Requirements};
 pub use status::{PendingReason, Status};
 pub use task::{Idempotency, NewTask, Placement, Task, TaskInput};
-pub use worker::{Health, Worker, WorkerReport, WorkerSpec, WorkerStatus};
+pub use worker::{Health, Registration, Worker, WorkerReport, WorkerSpec, WorkerStatus};
 
 /// A moment, to the microsecond: what PostgreSQL can hold.
 pub use jiff::Timestamp;

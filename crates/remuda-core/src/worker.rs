@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Fence, OwnerId, Sha256, TaskId, Timestamp, WorkerId};
+use crate::{Fence, KeyId, OwnerId, Sha256, TaskId, Tenant, Timestamp, WorkerId};
 
 /// What a runner thinks of its worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -140,6 +140,38 @@ pub struct WorkerReport {
     pub identity: Option<String>,
 }
 
+/// On whose word a worker is known. Its name is theirs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Registration {
+    /// Nobody noted it: the worker is from before that was done.
+    Before,
+    /// A process of the installation drives it.
+    Here,
+    /// A process elsewhere registered it with this key.
+    Key {
+        /// Which.
+        id: KeyId,
+        /// Whose it is; `None` when there is no such key: the worker is from before the first key was made.
+        tenant: Option<Tenant>,
+        /// Whether it was revoked.
+        revoked: bool,
+    },
+}
+
+impl Registration {
+    /// Whether a process with this key may have the worker when nobody else holds it. A key has its own workers and those
+    /// that a revoked key of its tenant left: that is how a key is replaced.
+    pub fn admits(&self, key: KeyId, of: &Tenant) -> bool {
+        match self {
+            Self::Before => true,
+            Self::Here => false,
+            Self::Key { id, .. } if *id == key => true,
+            Self::Key { tenant: None, .. } => true,
+            Self::Key { tenant: Some(tenant), revoked, .. } => *revoked && tenant == of,
+        }
+    }
+}
+
 /// A worker as the store keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Worker {
@@ -157,4 +189,31 @@ pub struct Worker {
     pub created_at: Timestamp,
     /// When it last reported.
     pub last_active_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_keys_that_registered_it() {
+        let (mine, other) = (KeyId(Uuid::new_v4()), KeyId(Uuid::new_v4()));
+        let (a, b) = (Tenant::default_tenant(), Tenant::new("b").unwrap());
+        let by =
+            |id, tenant: Option<&Tenant>, revoked| Registration::Key { id, tenant: tenant.cloned(), revoked };
+        let cases = [
+            (Registration::Before, true),
+            (Registration::Here, false),
+            (by(mine, Some(&a), false), true),
+            (by(other, Some(&a), false), false),
+            (by(other, Some(&a), true), true),
+            (by(other, Some(&b), true), false),
+            (by(KeyId(Uuid::nil()), None, false), true),
+        ];
+        for (registration, admitted) in cases {
+            assert_eq!(registration.admits(mine, &a), admitted, "{registration:?}");
+        }
+    }
 }

@@ -160,7 +160,7 @@ async fn lives(
         };
         let claim = store.claim(request).await?.ok_or("nothing to claim")?;
         let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: Some(1000) };
-        store.end(claim.lease.reference(), ending).await?;
+        store.end(claim.lease.owner, claim.lease.reference(), ending).await?;
         times.push(begun.elapsed());
         done.fetch_add(1, Ordering::Relaxed);
     }

@@ -29,6 +29,20 @@ pub enum Error {
         /// What the first request made.
         task: TaskId,
     },
+    /// The worker's name is another key's, or that of a worker of the installation itself.
+    #[error(
+        "the worker {id} was registered by somebody else: choose another name, or revoke the key that registered it"
+    )]
+    Taken {
+        /// Its name.
+        id: String,
+    },
+    /// The key has as much of it as one key may have.
+    #[error("this key has all the {what} that one key may have")]
+    TooMany {
+        /// Of what: `workers`, or `descriptions of nodes`.
+        what: &'static str,
+    },
     /// The disk, or the quota, is full. Nothing was changed.
     #[error("the store's disk is full")]
     Full,

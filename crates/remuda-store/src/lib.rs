@@ -18,9 +18,9 @@ pub use error::{Error, Result};
 pub use options::Options;
 pub use postgres::PostgresStore;
 pub use requests::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Hide, LeaseBeat, LeaseNews, ListQuery, Lookup, OriginOrder, OriginPage,
-    OriginQuery, Page, Position, Submitted, Tidied, WorkerBeat,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
+    Document, DocumentInfo, EndReply, Hide, LeaseBeat, LeaseNews, ListQuery, Lookup, OriginOrder, OriginPage,
+    OriginQuery, Page, Position, Registrant, Submitted, Tidied, WorkerBeat,
 };
 pub use sqlite::SqliteStore;
 pub use store::Store;

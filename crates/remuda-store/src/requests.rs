@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Capabilities, Dialect, Fence, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant, Timestamp,
-    Version, Worker, WorkerId, WorkerReport,
+    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant,
+    Timestamp, Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -199,6 +199,13 @@ pub struct LeaseBeat {
     pub progress: f64,
 }
 
+impl LeaseBeat {
+    /// How much is done, as it is kept: a number from 0 to 1, whatever was said.
+    pub(crate) fn share(&self) -> f64 {
+        if self.progress.is_nan() { 0.0 } else { self.progress.clamp(0.0, 1.0) }
+    }
+}
+
 /// News of one worker, from its holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerBeat {
@@ -269,6 +276,26 @@ pub struct EndReply {
     pub discarded: bool,
     /// The same report had come through before.
     pub repeated: bool,
+}
+
+/// Who registers a worker from elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registrant {
+    /// The key it showed; all zeros before there are keys.
+    pub key: KeyId,
+    /// Whose key that is.
+    pub tenant: Tenant,
+    /// How many workers one key may have.
+    pub most: u32,
+}
+
+/// How much one key may bring of what ComfyUIs say of their nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptions {
+    /// How many.
+    pub most: u32,
+    /// How long they may be together, in bytes.
+    pub bytes: u64,
 }
 
 /// Whether a worker can be driven.

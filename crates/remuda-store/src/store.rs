@@ -12,9 +12,9 @@ use remuda_core::{
 use tokio::sync::broadcast;
 
 use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Result,
-    Submitted, Tidied,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
+    Document, DocumentInfo, EndReply, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position,
+    Registrant, Result, Submitted, Tidied,
 };
 
 /// The durable queue.
@@ -92,12 +92,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Renews leases and workers, also those that had run out and that nobody took; then waits for news of them.
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply>;
 
-    /// An attempt ended. Only with the current fence; the same report again gives the same answer.
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
+    /// An attempt ended. Only its owner can say so, and only with the current fence; the same report again gives the same
+    /// answer.
+    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
 
     /// A task goes back before ComfyUI began, without blame. `learnt`: what it needs and the worker lacks,
-    /// in addition to what was known.
-    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply>;
+    /// in addition to what was known. Only its owner can give it back.
+    async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> Result<EndReply>;
 
     /// Takes over the attempts under way on a worker that the caller holds: those of its own from before a restart,
     /// and those of others whose leases ran out.
@@ -106,13 +112,25 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// All leases on a worker: the prompts of ours that may be in its queue.
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;
 
+    /// The same for a process that holds the worker. [`crate::Error::Fenced`] when `owner` does not.
+    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>>;
+
     // --- Workers ---------------------------------------------------------------------------------------------
 
     /// Registers a worker and takes its lease, if it is free, the caller's own, or run out.
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired>;
 
-    /// Lets go of a worker, so that another process can have it at once.
-    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()>;
+    /// The same for a process elsewhere. [`crate::Error::Taken`] when the name is not that key's,
+    /// [`crate::Error::TooMany`] when the key has as many workers as it may.
+    async fn register_worker(&self, spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired>;
+
+    /// Whether this owner is a process elsewhere that held leases or workers before keys were part of owners, and is now
+    /// known by this key. The first key that shows it within `grace` of the upgrade has it, if it is older than that; the
+    /// processes of the installation are never taken.
+    async fn inherit(&self, owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool>;
+
+    /// Lets go of a worker, so that another process can have it at once. Only its owner can.
+    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()>;
 
     /// Forgets a worker that nobody holds.
     async fn forget_worker(&self, id: &WorkerId) -> Result<()>;
@@ -122,6 +140,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Keeps an `object_info` under its hash.
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()>;
+
+    /// The same for a process elsewhere. What the key brought before and nobody uses makes room;
+    /// [`crate::Error::TooMany`] when that is not enough.
+    async fn bring_object_info(
+        &self,
+        hash: Sha256,
+        json: &str,
+        key: KeyId,
+        bounds: Descriptions,
+    ) -> Result<()>;
+
+    /// Removes what no worker uses and nobody has brought for so long. How many it removed.
+    async fn forget_object_info(&self, age: Duration) -> Result<u64>;
 
     /// An `object_info` by its hash.
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>>;

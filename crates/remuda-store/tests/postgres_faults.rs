@@ -135,7 +135,7 @@ async fn lives(store: Arc<PostgresStore>, hand: Hand, goal: Arc<AtomicBool>) -> 
         let lost = insist!(store.adopt(hand.adoption(leases.clone()))).expect("adopted");
         leases.extend(lost.iter().map(|claim| claim.lease.reference()));
         for lease in leases {
-            let reply = insist!(store.end(lease, completed())).expect("it is still ours");
+            let reply = insist!(store.end(hand.owner, lease, completed())).expect("it is still ours");
             assert_eq!(reply.status, Status::Completed);
         }
     }
@@ -174,11 +174,11 @@ async fn nothing_is_lost_when_the_server_stops_hard_in_mid_work() {
     // What the callers left in the queue, because a claim got another's task, is done now.
     for hand in &hands {
         for claim in insist!(store.adopt(hand.adoption(Vec::new()))).unwrap() {
-            insist!(store.end(claim.lease.reference(), completed())).unwrap();
+            insist!(store.end(claim.lease.owner, claim.lease.reference(), completed())).unwrap();
         }
     }
     while let Some(claim) = insist!(store.claim(hands[0].request(Duration::ZERO))).unwrap() {
-        insist!(store.end(claim.lease.reference(), completed())).unwrap();
+        insist!(store.end(claim.lease.owner, claim.lease.reference(), completed())).unwrap();
     }
     for id in &made {
         let task: Task = insist!(store.task(*id)).unwrap().expect("it was not lost");
@@ -232,7 +232,7 @@ async fn all_are_unavailable(store: &PostgresStore, hand: &Hand, claim: &Claim) 
         store.task(claim.task.id),
         store.claim(hand.request(Duration::from_secs(1))),
         store.beat(hand.beat(claim.lease.reference())),
-        store.end(claim.lease.reference(), completed()),
+        store.end(claim.lease.owner, claim.lease.reference(), completed()),
     );
     let took = begun.elapsed();
     let errors = [submit.err(), read.err(), claimed.err(), beat.err(), end.err()];
@@ -254,7 +254,7 @@ async fn a_frozen_server_is_noticed_and_forgiven() {
     cluster.freeze().unwrap();
     all_are_unavailable(&store, &hand, &claim).await;
     cluster.thaw().unwrap();
-    let reply = insist!(store.end(claim.lease.reference(), completed())).unwrap();
+    let reply = insist!(store.end(claim.lease.owner, claim.lease.reference(), completed())).unwrap();
     assert_eq!(reply.status, Status::Completed);
     store.close().await;
 }
@@ -271,7 +271,7 @@ async fn a_network_that_swallows_everything_is_noticed_and_forgiven() {
     proxy.stall().await;
     all_are_unavailable(&store, &hand, &claim).await;
     proxy.pass().await;
-    let reply = insist!(store.end(claim.lease.reference(), completed())).unwrap();
+    let reply = insist!(store.end(claim.lease.owner, claim.lease.reference(), completed())).unwrap();
     assert_eq!(reply.status, Status::Completed);
     // Connections that are reset cost the calls under way, and nothing after them.
     proxy.cut().await;

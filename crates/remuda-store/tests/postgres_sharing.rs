@@ -82,7 +82,7 @@ async fn what_an_idle_worker_elsewhere_wants_goes_to_it() {
     assert!(reply.news.iter().any(|news| news.lease == lease && news.wanted), "{reply:?}");
     // The busy worker would take it again at once, if it could.
     let greedy = busy.park(true);
-    busy.store.give_back(lease, None).await.unwrap();
+    busy.store.give_back(busy.owner, lease, None).await.unwrap();
     let claim = waiting.await.unwrap().expect("the idle worker gets it");
     assert_eq!((claim.task.id, claim.task.attempt), (ahead.task.id, 2));
     greedy.abort();

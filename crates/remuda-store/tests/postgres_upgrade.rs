@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Dialect, NewTask, Origin, OwnerId, Requirements, Status, TaskId, TaskResult, WorkerId, WorkerSpec,
+    Dialect, KeyId, NewTask, Origin, OwnerId, Requirements, Status, TaskId, TaskResult, WorkerId, WorkerSpec,
 };
 use remuda_store::{Acquired, AdoptRequest, ClaimRequest, Options, PostgresStore, Store};
 use serde_json::value::RawValue;
@@ -201,7 +201,7 @@ async fn the_former_program_goes_on_while_the_schema_is_brought_up_to_date() {
     assert_eq!(adopted.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [runs]);
     assert_eq!(adopted[0].input.extra, None);
     let ending = || Ending::Completed { result: TaskResult::default(), gpu_ms: None };
-    store.end(adopted[0].lease.reference(), ending()).await.expect("it ends");
+    store.end(adopted[0].lease.owner, adopted[0].lease.reference(), ending()).await.expect("it ends");
     let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
     let native = NewTask { origin: Some(origin.clone()), ..new_task() };
     let native = store.submit(native).await.expect("it is taken in").task().clone();
@@ -218,10 +218,53 @@ async fn the_former_program_goes_on_while_the_schema_is_brought_up_to_date() {
     assert_eq!(unfinished.expect("it counts"), 1);
     let taken = adopt(&store, &hand).await;
     assert_eq!(taken.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [native.id]);
-    store.end(taken[0].lease.reference(), ending()).await.expect("it ends");
+    store.end(taken[0].lease.owner, taken[0].lease.reference(), ending()).await.expect("it ends");
     let task = store.task(native.id).await.expect("it answers").expect("it is there");
     assert_eq!((task.status, task.origin), (Status::Completed, Some(origin)));
     let task = store.task(late).await.expect("it answers").expect("it is there");
     assert_eq!((task.status, task.origin, task.hidden_at), (Status::Pending, None, None));
     store.close().await;
+}
+
+/// A process elsewhere was known by its id alone. Its first key from before the upgrade has what it held; a server, also
+/// one that is brought up to date later, is never a key's once it has said that it is one.
+#[tokio::test]
+async fn a_sidecar_keeps_what_it_held_before_the_upgrade() {
+    let url = remuda_testbed::postgres::database().await.expect("a database");
+    let former = Former::found(&url).await;
+    let [sidecar, server, leader] = [2, 3, 4].map(|n| OwnerId(Uuid::from_u128(n)));
+    for owner in [sidecar, server, leader] {
+        let row = format!(
+            "INSERT INTO remuda.worker VALUES ('{owner}', '', NULL, '{{}}', '{{}}', '{owner}', 1, true, now(), now(), \
+             now())"
+        );
+        former.client.batch_execute(&row).await.expect("it writes");
+    }
+    let rows = format!(
+        "INSERT INTO remuda.leader VALUES ('janitor', '{leader}', 1, now()); INSERT INTO remuda.api_key \
+         SELECT u.id, 'a', 'default', '{{worker}}', ''::bytea, now() + u.later * interval '1 minute', NULL \
+         FROM unnest(ARRAY['{}', '{}', '{}']::uuid[], ARRAY[-1, -1, 1]) AS u(id, later)",
+        Uuid::from_u128(11),
+        Uuid::from_u128(12),
+        Uuid::from_u128(13),
+    );
+    former.client.batch_execute(&rows).await.expect("it writes");
+
+    let store = PostgresStore::connect(&url, Options::new(OwnerId(Uuid::from_u128(1)))).await.expect("it opens");
+    let inherit = async |owner, key: u128, grace| {
+        store.inherit(owner, KeyId(Uuid::from_u128(key)), grace).await.expect("it answers")
+    };
+    let hour = Duration::from_secs(3600);
+    assert!(!inherit(leader, 11, hour).await, "who leads is a server");
+    assert!(!inherit(OwnerId(Uuid::from_u128(9)), 11, hour).await, "nobody was called so");
+    assert!(!inherit(sidecar, 13, hour).await, "the key is newer than the upgrade");
+    assert!(!inherit(sidecar, 14, hour).await, "there is no such key");
+    assert!(!inherit(sidecar, 11, Duration::ZERO).await, "it comes too late");
+    assert!(inherit(sidecar, 11, hour).await);
+    assert!(!inherit(sidecar, 12, hour).await, "it is the first key's");
+    assert!(inherit(sidecar, 11, Duration::ZERO).await, "it stays so");
+    let second = PostgresStore::connect(&url, Options::new(server)).await.expect("it opens");
+    assert!(!inherit(server, 11, hour).await, "the second server was brought up to date");
+    store.close().await;
+    second.close().await;
 }

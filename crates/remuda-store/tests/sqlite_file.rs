@@ -93,7 +93,7 @@ async fn work(path: &Path) {
                 (&*journal).write_all(format!("submitted {task}\n").as_bytes()).expect("it is written");
                 let Some(claim) = store.claim(request.clone()).await.expect("it answers") else { continue };
                 let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
-                store.end(claim.lease.reference(), ending).await.expect("it ends");
+                store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
                 (&*journal)
                     .write_all(format!("completed {}\n", claim.task.id).as_bytes())
                     .expect("it is written");

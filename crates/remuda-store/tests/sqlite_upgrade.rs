@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Dialect, NewTask, Origin, OwnerId, Status, TaskId, TaskResult, Tenant, WorkerId, WorkerSpec,
+    Dialect, KeyId, KeyRecord, NewTask, Origin, OwnerId, Scope, Sha256, Status, TaskId, TaskResult, Tenant,
+    Timestamp, WorkerId, WorkerSpec,
 };
 use remuda_store::{
     Acquired, AdoptRequest, ClaimRequest, Options, OriginOrder, OriginQuery, SqliteStore, Store,
@@ -127,7 +128,7 @@ async fn tasks_in_flight_live_on_under_the_new_schema() {
     assert_eq!(adopted.len(), 1);
     assert_eq!((adopted[0].task.id, adopted[0].lease.prompt_id), (runs, claim.lease.prompt_id));
     let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
-    store.end(adopted[0].lease.reference(), ending).await.expect("it ends");
+    store.end(adopted[0].lease.owner, adopted[0].lease.reference(), ending).await.expect("it ends");
     let next = store.claim(hand).await.expect("it answers").expect("it is ready");
     assert_eq!((next.task.id, next.input.extra), (waits.id, None));
     let native = store.submit(native()).await.expect("it is taken in").task().id;
@@ -234,4 +235,53 @@ async fn the_former_program_goes_on_under_the_new_schema() {
     assert_eq!(input.extra, None);
     let hand = acquire(&store).await;
     assert_eq!(store.claim(hand).await.expect("it answers").map(|claim| claim.task.id), Some(mine));
+}
+
+fn key(n: u128, made: Timestamp) -> KeyRecord {
+    KeyRecord {
+        id: KeyId(Uuid::from_u128(n)),
+        name: "a worker's".to_owned(),
+        tenant: Tenant::default_tenant(),
+        scopes: [Scope::Worker].into(),
+        hash: Sha256::of(&n.to_be_bytes()),
+        created_at: made,
+        revoked_at: None,
+    }
+}
+
+/// A process elsewhere was known by its id alone. Its first key from before the upgrade has what it held.
+#[tokio::test]
+async fn a_sidecar_keeps_what_it_held_before_the_upgrade() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (new, old) = (folder.path().join("new.db"), folder.path().join("remuda.db"));
+    let sidecar = OwnerId(Uuid::from_u128(2));
+    let store = open(&new).await;
+    acquire(&store).await;
+    let id = WorkerId::new("beside").expect("a name");
+    let spec = WorkerSpec { id: id.clone(), endpoint: String::new(), name: None, labels: Default::default() };
+    let acquired = store.acquire_worker(spec, sidecar).await;
+    assert!(matches!(acquired, Ok(Acquired::Yes(_))), "{acquired:?}");
+    for n in [11, 12] {
+        store.add_key(key(n, Timestamp::now())).await.expect("it is kept");
+    }
+    store.close().await;
+    as_first_version(&new, &old);
+
+    let store = open(&old).await;
+    store.add_key(key(13, Timestamp::now() + Duration::from_secs(60))).await.expect("it is kept");
+    let inherit = async |owner, key: u128, grace| {
+        store.inherit(owner, KeyId(Uuid::from_u128(key)), grace).await.expect("it answers")
+    };
+    let hour = Duration::from_secs(3600);
+    assert!(!inherit(options().owner, 11, hour).await, "this process is no sidecar");
+    assert!(!inherit(OwnerId(Uuid::from_u128(3)), 11, hour).await, "nobody was called so");
+    assert!(!inherit(sidecar, 13, hour).await, "the key is newer than the upgrade");
+    assert!(!inherit(sidecar, 14, hour).await, "there is no such key");
+    assert!(!inherit(sidecar, 11, Duration::ZERO).await, "it comes too late");
+    assert!(inherit(sidecar, 11, hour).await);
+    assert!(!inherit(sidecar, 12, hour).await, "it is the first key's");
+    store.close().await;
+    let store = open(&old).await;
+    let again = store.inherit(sidecar, KeyId(Uuid::from_u128(11)), Duration::ZERO).await;
+    assert!(again.expect("it answers"), "it stays the first key's");
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use comfyui::Workflow;
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass, LeaseRef, Placement, Requirements, Tenant, WorkerId};
+use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Placement, Requirements, Tenant, WorkerId};
 use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
@@ -87,7 +87,12 @@ impl Preflight {
     ///
     /// With `learnt`, what the worker lacks, the task waits for one that has it; when no known worker has, it would wait
     /// for ever, and fails with a word about what is missing.
-    pub async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> StoreResult<EndReply> {
+    pub async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> StoreResult<EndReply> {
         if let Some(learnt) = &learnt
             && let Some(task) = self.store.task(lease.task).await?
             && task.fence == lease.fence
@@ -98,10 +103,10 @@ impl Preflight {
             let requires = asked.unwrap_or_default().and(learnt);
             if let Some(message) = self.nobody_has(&requires, learnt, task.worker.as_ref()).await? {
                 let failure = Failure::new(FailureClass::Validation, message);
-                return self.store.end(lease, Ending::Failed { failure, partial: None }).await;
+                return self.store.end(owner, lease, Ending::Failed { failure, partial: None }).await;
             }
         }
-        self.store.give_back(lease, learnt).await
+        self.store.give_back(owner, lease, learnt).await
     }
 
     /// Why no known worker can run a task with these requirements; `None` when one can, or may yet say that it can.

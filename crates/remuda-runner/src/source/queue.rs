@@ -85,7 +85,7 @@ impl Source for QueueSource {
     }
 
     async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
-        self.store.release_worker(id, fence).await.map_err(from_store)
+        self.store.release_worker(self.owner, id, fence).await.map_err(from_store)
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
@@ -101,7 +101,7 @@ impl Source for QueueSource {
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {
-        self.store.leases(worker).await.map_err(from_store)
+        self.store.leases_for(self.owner, worker).await.map_err(from_store)
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
@@ -113,13 +113,13 @@ impl Source for QueueSource {
     }
 
     async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        let reply = self.store.end(lease, ending).await.map_err(from_store)?;
+        let reply = self.store.end(self.owner, lease, ending).await.map_err(from_store)?;
         self.hub.close(lease.task);
         Ok(reply)
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        let reply = self.preflight.give_back(lease, learnt).await.map_err(from_store)?;
+        let reply = self.preflight.give_back(self.owner, lease, learnt).await.map_err(from_store)?;
         self.hub.close(lease.task);
         Ok(reply)
     }

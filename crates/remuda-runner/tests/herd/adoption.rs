@@ -152,7 +152,7 @@ async fn who_drives_a_worker_adopts_the_lease_of_another_when_it_runs_out() {
     drop(killed);
     // The worker is free at once, and the lease on the task is good for a while: at the takeover there is nothing to adopt.
     let workers = rig.store.workers().await.unwrap();
-    rig.store.release_worker(&worker_id(&sim), workers[0].fence).await.unwrap();
+    rig.store.release_worker(workers[0].owner, &worker_id(&sim), workers[0].fence).await.unwrap();
     let herd = rig.herd_of(second, &[&sim]);
     let next = rig.submit(&picture()).await;
     let holder = async |task| rig.store.lease(task).await.unwrap().map(|lease| lease.owner);

@@ -143,7 +143,7 @@ async fn a_reader_that_breaks_off_and_resumes_again_and_again_sees_every_state_o
         let worker = gateway.worker().await;
         for _ in 0..3 {
             let claim = worker.claim().await;
-            gateway.store().give_back(claim.lease.reference(), None).await.unwrap();
+            gateway.store().give_back(claim.lease.owner, claim.lease.reference(), None).await.unwrap();
         }
         let claim = worker.claim().await;
         worker.fail(&claim, FailureClass::Validation, "no").await;

@@ -216,7 +216,7 @@ impl Worker {
 
     /// Lets go of it.
     pub(crate) async fn leave(&self) {
-        self.ground.store.release_worker(&self.id, self.fence).await.unwrap();
+        self.ground.store.release_worker(self.ground.owner, &self.id, self.fence).await.unwrap();
     }
 
     /// The next task.
@@ -286,7 +286,7 @@ impl Worker {
     }
 
     pub(crate) async fn end(&self, claim: &Claim, ending: Ending) {
-        self.ground.store.end(claim.lease.reference(), ending).await.unwrap();
+        self.ground.store.end(claim.lease.owner, claim.lease.reference(), ending).await.unwrap();
     }
 }
 

@@ -18,7 +18,11 @@ pub async fn a_waiting_task_ends_at_once(fixture: impl Fixture) {
     let scheduled = world.submit(scheduled).await.id;
     let retried = hand.get().await;
     assert_eq!(retried.task.id, queued);
-    world.store.end(retried.lease.reference(), failed(FailureClass::Execution)).await.expect("it ends");
+    world
+        .store
+        .end(retried.lease.owner, retried.lease.reference(), failed(FailureClass::Execution))
+        .await
+        .expect("it ends");
     assert_eq!(world.task(queued).await.reason, Some(PendingReason::Retry));
     let plain = world.submit(new_task()).await.id;
     world.clock.advance(SECOND / 2);
@@ -57,7 +61,8 @@ pub async fn a_cancellation_before_the_end_wins(fixture: impl Fixture) {
         world.clock.advance(SECOND);
         assert_eq!(world.store.cancel(id).await.expect("it runs"), marked, "twice is once");
         let discarded = ending.result().is_some();
-        let reply = world.store.end(claim.lease.reference(), ending).await.expect("it ends");
+        let reply =
+            world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
         assert_eq!((reply.status, reply.discarded), (Status::Cancelled, discarded));
         let task = world.task(id).await;
         assert_eq!((task.status, &task.result), (Status::Cancelled, &None));
@@ -75,7 +80,11 @@ pub async fn a_cancelled_task_does_not_come_back(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (hand, returned) = world.running("w").await;
     world.store.cancel(returned.task.id).await.expect("it runs");
-    let reply = world.store.give_back(returned.lease.reference(), None).await.expect("it goes back");
+    let reply = world
+        .store
+        .give_back(returned.lease.owner, returned.lease.reference(), None)
+        .await
+        .expect("it goes back");
     assert_eq!(reply.status, Status::Cancelled);
     let (_, lost) = world.running("x").await;
     world.store.cancel(lost.task.id).await.expect("it runs");
@@ -94,7 +103,7 @@ pub async fn a_finished_task_cannot_be_cancelled(fixture: impl Fixture) {
     let cases = [(completed(), Status::Completed), (failed(FailureClass::Validation), Status::Failed)];
     for (n, (ending, status)) in cases.into_iter().enumerate() {
         let (_, claim) = world.running(&format!("w{n}")).await;
-        world.store.end(claim.lease.reference(), ending).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
         let ended = world.task(claim.task.id).await;
         assert_eq!(ended.status, status);
         match world.store.cancel(claim.task.id).await {

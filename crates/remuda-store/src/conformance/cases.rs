@@ -102,6 +102,21 @@ macro_rules! conformance_tests {
                 a_worker_that_ran_out_is_taken_over
                 of_many_one_gets_the_worker
                 workers_are_listed_and_forgotten;
+            owning:
+                only_the_owner_renews_a_lease
+                only_the_owner_ends_an_attempt
+                only_the_owner_gives_a_task_back
+                only_the_owner_lets_go_of_a_worker
+                leases_are_told_to_who_holds_the_worker
+                progress_is_a_share
+                another_tenants_task_id_is_a_conflict;
+            registering:
+                a_name_is_the_keys_that_registered_it
+                the_installations_own_names_are_not_a_keys
+                a_key_has_so_many_workers
+                there_is_nobody_to_inherit_from
+                a_key_brings_so_many_descriptions
+                unused_descriptions_are_forgotten;
             restarting:
                 everything_survives_a_restart
                 a_restarted_process_adopts_its_own
@@ -142,6 +157,8 @@ mod tests {
             include_str!("losing.rs"),
             include_str!("cancelling.rs"),
             include_str!("working.rs"),
+            include_str!("owning.rs"),
+            include_str!("registering.rs"),
             include_str!("restarting.rs"),
             include_str!("recording.rs"),
             include_str!("housekeeping.rs"),

@@ -53,7 +53,7 @@ pub async fn a_claim_is_recorded_before_it_is_given(fixture: impl Fixture) {
     assert_eq!(world.kinds(new.id).await, [EventKind::Submitted, EventKind::Claimed]);
     assert_eq!(world.store.leases(&hand.worker).await.expect("it lists"), std::slice::from_ref(lease));
     // The next attempt has a prompt of its own.
-    world.store.give_back(lease.reference(), None).await.expect("it goes back");
+    world.store.give_back(lease.owner, lease.reference(), None).await.expect("it goes back");
     let again = hand.get().await;
     assert_ne!(again.lease.prompt_id, lease.prompt_id);
     assert_eq!((again.lease.attempt, again.lease.fence), (2, Fence(2)));
@@ -102,7 +102,7 @@ pub async fn a_submission_serves_a_waiting_claim_at_once(fixture: impl Fixture) 
         let claim = joined("the waiting claim", parked).await.expect("it is served");
         assert_eq!(claim.task.id, task.id);
         assert_eq!(world.kinds(task.id).await, [EventKind::Submitted, EventKind::Claimed]);
-        world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
         if task.status == Status::Running {
             assert_eq!(task, claim.task, "what was answered is what was committed");
         }
@@ -116,7 +116,7 @@ pub async fn a_task_given_back_serves_a_waiting_claim(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (_, claim) = world.running("first").await;
     let parked = world.hand("second").await.park(false);
-    world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+    world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     let next = joined("the waiting claim", parked).await.expect("it is served");
     assert_eq!((next.task.id, next.lease.attempt), (claim.task.id, 2));
 }
@@ -168,7 +168,7 @@ pub async fn an_idle_worker_wants_what_only_waits_elsewhere(fixture: impl Fixtur
     let news = LeaseNews { lease: first.reference(), cancel: false, wanted: true };
     assert_eq!(reply.news, [news], "the first in the queue, and one for one idle worker");
     assert!(!world.lease(second.task).await.expect("it is held").wanted);
-    let returned = world.store.give_back(first.reference(), None).await.expect("it goes back");
+    let returned = world.store.give_back(first.owner, first.reference(), None).await.expect("it goes back");
     assert_eq!((returned.status, returned.repeated), (Status::Pending, false));
     let claim = joined("the idle claim", parked).await.expect("it is served");
     assert_eq!((claim.task.id, claim.lease.phase), (first.task, Phase::Placing));
@@ -219,13 +219,17 @@ pub async fn a_claim_whose_caller_is_gone_is_given_back(fixture: impl Fixture) {
         parked.abort();
         if let Ok(Some(claim)) = parked.await {
             // It was there in time; the race was lost.
-            world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+            world
+                .store
+                .give_back(claim.lease.owner, claim.lease.reference(), None)
+                .await
+                .expect("it goes back");
         }
         let task = joined("the submission", submitting).await.task().clone();
         let claim = world.store.claim(there.request(SOON)).await.expect("it answers");
         let claim = claim.expect("the task did not go with the one who asked first");
         assert_eq!(claim.task.id, task.id);
-        world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
         let attempts = world.store.attempts(task.id).await.expect("it answers");
         let (last, before) = attempts.split_last().expect("there is one");
         assert_eq!(last.worker, there.worker);
@@ -244,7 +248,7 @@ pub async fn no_task_is_claimed_twice(fixture: impl Fixture) {
         let mut mine = Vec::new();
         while let Some(claim) = hand.claim().await {
             assert_eq!((claim.lease.fence, claim.lease.attempt), (Fence(1), 1));
-            world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+            world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
             mine.push(claim.task.id);
         }
         mine

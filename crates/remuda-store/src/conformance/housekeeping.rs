@@ -17,35 +17,47 @@ async fn unswept(world: &World) -> Vec<TaskId> {
 pub async fn tasks_with_leftovers_are_listed_until_swept(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (hand, plain) = world.running("plain").await;
-    world.store.end(plain.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(plain.lease.owner, plain.lease.reference(), completed()).await.expect("it ends");
     let waiting = world.submit(new_task()).await;
     world.store.cancel(waiting.id).await.expect("it waits");
     assert!(unswept(&world).await.is_empty(), "one attempt, one result: nothing is left over");
 
     world.clock.advance(SECOND);
     let (_, twice) = world.running("first").await;
-    world.store.give_back(twice.lease.reference(), None).await.expect("it goes back");
+    world.store.give_back(twice.lease.owner, twice.lease.reference(), None).await.expect("it goes back");
     let twice = hand.get().await;
     assert!(unswept(&world).await.is_empty(), "it has not ended");
-    world.store.end(twice.lease.reference(), failed(FailureClass::Validation)).await.expect("it ends");
+    world
+        .store
+        .end(twice.lease.owner, twice.lease.reference(), failed(FailureClass::Validation))
+        .await
+        .expect("it ends");
 
     world.clock.advance(SECOND);
     let (old, adopted) = world.running("adopted").await;
     let new = world.hand_of("adopted", old.owner).await;
     let lease = new.adopt(&[]).await.remove(0).lease.reference();
-    world.store.end(lease, completed()).await.expect("it ends");
+    world.store.end(new.owner, lease, completed()).await.expect("it ends");
 
     world.clock.advance(SECOND);
     let (_, discarded) = world.running("discarded").await;
     world.store.cancel(discarded.task.id).await.expect("it runs");
-    let reply = world.store.end(discarded.lease.reference(), completed()).await.expect("it ends");
+    let reply = world
+        .store
+        .end(discarded.lease.owner, discarded.lease.reference(), completed())
+        .await
+        .expect("it ends");
     assert!(reply.discarded);
 
     world.clock.advance(SECOND);
     let (_, stopped) = world.running("stopped").await;
     world.store.cancel(stopped.task.id).await.expect("it runs");
     // Its files may have been on their way.
-    world.store.end(stopped.lease.reference(), Ending::Cancelled).await.expect("it ends");
+    world
+        .store
+        .end(stopped.lease.owner, stopped.lease.reference(), Ending::Cancelled)
+        .await
+        .expect("it ends");
 
     let all = [twice.task.id, adopted.task.id, discarded.task.id, stopped.task.id];
     assert_eq!(unswept(&world).await, all, "oldest first");
@@ -67,7 +79,7 @@ pub async fn old_tasks_are_forgotten_whole(fixture: impl Fixture) {
     for ending in endings {
         let id = world.submit(new_task()).await.id;
         let claim = hand.get().await;
-        world.store.end(claim.lease.reference(), ending).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
         ended.push(id);
         world.clock.advance(SECOND);
     }
@@ -107,10 +119,10 @@ pub async fn a_forgotten_task_leaves_no_key_and_no_leftovers(fixture: impl Fixtu
     let first = world.submit(keyed()).await;
     for _ in 0..2 {
         let claim = hand.get().await;
-        world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+        world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     }
     let claim = hand.get().await;
-    world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     assert_eq!(unswept(&world).await, [first.id]);
     assert_eq!(world.store.forget(&[first.id]).await.expect("it forgets"), 1);
     assert!(unswept(&world).await.is_empty());

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptOutcome, EventKind, FailureClass, Fence, LeaseRef, OutputFile, PendingReason, Phase, Requirements,
-    Sha256, Status, TaskId, TaskResult,
+    AttemptOutcome, EventKind, FailureClass, Fence, LeaseRef, OutputFile, OwnerId, PendingReason, Phase,
+    Requirements, Sha256, Status, TaskId, TaskResult,
 };
 use serde_json::json;
 
@@ -51,7 +51,8 @@ pub async fn a_lease_that_ran_out_is_renewed_while_nobody_took_it(fixture: impl 
     assert_eq!(reply, BeatReply::default());
     world.clock.advance(world.options.policy.adoption + 5 * SECOND);
     assert!(world.store.tidy().await.expect("it tidies").lost.is_empty());
-    let ended = world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    let ended =
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     assert_eq!(ended, self::reply(Status::Completed));
 }
 
@@ -60,7 +61,7 @@ pub async fn a_beat_tells_what_was_lost(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (hand, claim) = world.running("w").await;
     let (_, other) = world.running("x").await;
-    world.store.end(other.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(other.lease.owner, other.lease.reference(), completed()).await.expect("it ends");
     let mine = claim.lease.reference();
     let unknown = LeaseRef { task: TaskId::new(), fence: Fence(1) };
     let newer = LeaseRef { fence: mine.fence.next(), ..mine };
@@ -83,9 +84,9 @@ pub async fn a_failed_task_keeps_what_was_done(fixture: impl Fixture) {
     let ending = failed_in_part(FailureClass::Crash);
     let lease = claim.lease.reference();
     let again = EndReply { discarded: true, ..reply(Status::Pending) };
-    assert_eq!(world.store.end(lease, ending.clone()).await.expect("it ends"), again);
+    assert_eq!(world.store.end(claim.lease.owner, lease, ending.clone()).await.expect("it ends"), again);
     let repeated = EndReply { repeated: true, ..again };
-    assert_eq!(world.store.end(lease, ending).await.expect("it ends"), repeated);
+    assert_eq!(world.store.end(claim.lease.owner, lease, ending).await.expect("it ends"), repeated);
     let task = world.task(claim.task.id).await;
     assert_eq!((task.status, &task.result), (Status::Pending, &None));
     world.clock.advance(600 * SECOND);
@@ -94,9 +95,16 @@ pub async fn a_failed_task_keeps_what_was_done(fixture: impl Fixture) {
     let second = hand.get().await;
     let ending = failed_in_part(FailureClass::Validation);
     let lease = second.lease.reference();
-    assert_eq!(world.store.end(lease, ending.clone()).await.expect("it ends"), reply(Status::Failed));
+    assert_eq!(
+        world.store.end(second.lease.owner, lease, ending.clone()).await.expect("it ends"),
+        reply(Status::Failed)
+    );
     let repeated = EndReply { repeated: true, ..reply(Status::Failed) };
-    assert_eq!(world.store.end(lease, ending.clone()).await.expect("it ends"), repeated, "it is used");
+    assert_eq!(
+        world.store.end(second.lease.owner, lease, ending.clone()).await.expect("it ends"),
+        repeated,
+        "it is used"
+    );
     world.restart().await;
     let task = world.task(claim.task.id).await;
     assert_eq!((task.status, task.result.as_ref()), (Status::Failed, ending.result()));
@@ -130,7 +138,7 @@ pub async fn a_result_is_kept_as_it_came(fixture: impl Fixture) {
     };
     world.clock.advance(3 * SECOND);
     let ending = Ending::Completed { result: result.clone(), gpu_ms: Some(2_000) };
-    let ended = world.store.end(claim.lease.reference(), ending).await.expect("it ends");
+    let ended = world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
     assert_eq!(ended, reply(Status::Completed));
     let task = world.task(claim.task.id).await;
     assert_eq!((task.status, task.reason, &task.error), (Status::Completed, None, &None));
@@ -150,7 +158,11 @@ pub async fn failures_are_treated_by_their_class(fixture: impl Fixture) {
     for (n, class) in FailureClass::ALL.into_iter().enumerate() {
         let (_, claim) = world.running(&format!("w{n}")).await;
         let id = claim.task.id;
-        let ended = world.store.end(claim.lease.reference(), failed(class)).await.expect("it ends");
+        let ended = world
+            .store
+            .end(claim.lease.owner, claim.lease.reference(), failed(class))
+            .await
+            .expect("it ends");
         let task = world.task(id).await;
         assert_eq!(ended, reply(task.status), "{class}");
         let error = task.error.clone().expect("it says why");
@@ -181,7 +193,11 @@ pub async fn a_retry_comes_after_its_delay(fixture: impl Fixture) {
     let (hand, claim) = world.running("first").await;
     let other = world.hand("second").await;
     let id = claim.task.id;
-    world.store.end(claim.lease.reference(), failed(FailureClass::Execution)).await.expect("it ends");
+    world
+        .store
+        .end(claim.lease.owner, claim.lease.reference(), failed(FailureClass::Execution))
+        .await
+        .expect("it ends");
     let task = world.task(id).await;
     assert_eq!(task.reason, Some(PendingReason::Retry));
     assert!(task.run_at > world.now() && task.run_at <= world.now() + backoff, "{task:?}");
@@ -194,7 +210,8 @@ pub async fn a_retry_comes_after_its_delay(fixture: impl Fixture) {
     let again = other.get().await;
     assert_eq!((again.task.id, again.lease.attempt), (id, 2));
     assert_ne!(again.lease.prompt_id, claim.lease.prompt_id);
-    let ended = world.store.end(again.lease.reference(), failed(FailureClass::Execution)).await;
+    let ended =
+        world.store.end(again.lease.owner, again.lease.reference(), failed(FailureClass::Execution)).await;
     assert_eq!(ended.expect("it ends").status, Status::Failed);
     let task = world.task(id).await;
     assert_eq!((task.failures, task.attempt), (2, 2));
@@ -207,18 +224,21 @@ pub async fn an_end_reported_twice_happens_once(fixture: impl Fixture) {
     for (n, ending) in endings.into_iter().enumerate() {
         let (_, claim) = world.running(&format!("w{n}")).await;
         let lease = claim.lease.reference();
-        let first = world.store.end(lease, ending.clone()).await.expect("it ends");
+        let first = world.store.end(claim.lease.owner, lease, ending.clone()).await.expect("it ends");
         let task = world.task(claim.task.id).await;
         assert_eq!(first, reply(task.status));
-        let again = world.store.end(lease, ending).await.expect("it is known");
+        let again = world.store.end(claim.lease.owner, lease, ending).await.expect("it is known");
         assert_eq!(again, EndReply { repeated: true, ..first });
         assert_eq!(world.task(claim.task.id).await, task);
         assert_eq!(world.events(claim.task.id).await.len(), 3);
     }
     let (_, claim) = world.running("returner").await;
     let lease = claim.lease.reference();
-    assert_eq!(world.store.give_back(lease, None).await.expect("back"), reply(Status::Pending));
-    let again = world.store.give_back(lease, None).await.expect("it is known");
+    assert_eq!(
+        world.store.give_back(claim.lease.owner, lease, None).await.expect("back"),
+        reply(Status::Pending)
+    );
+    let again = world.store.give_back(claim.lease.owner, lease, None).await.expect("it is known");
     assert_eq!(again, EndReply { repeated: true, ..reply(Status::Pending) });
     assert_eq!(world.task(claim.task.id).await.version, 3);
 }
@@ -229,32 +249,34 @@ pub async fn a_stale_holder_changes_nothing(fixture: impl Fixture) {
     let (first, claim) = world.running("first").await;
     let second = world.hand("second").await;
     let id = claim.task.id;
-    world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+    world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     let current = second.get().await;
     assert_eq!(current.task.id, id);
-    let stale = async |lease: LeaseRef| {
+    let stale = async |owner: OwnerId, lease: LeaseRef| {
         let before = (world.task(id).await, world.lease(id).await, world.events(id).await);
         for ending in [completed(), failed(FailureClass::Crash), Ending::Cancelled] {
-            let answer = world.store.end(lease, ending).await;
+            let answer = world.store.end(owner, lease, ending).await;
             assert!(matches!(answer, Err(Error::Fenced)), "{answer:?}");
         }
         let learnt = Some(label("x"));
-        let answer = world.store.give_back(lease, learnt).await;
+        let answer = world.store.give_back(owner, lease, learnt).await;
         assert!(matches!(answer, Err(Error::Fenced)), "{answer:?}");
         assert_eq!(first.renew(lease, Phase::Collecting).await.lost, [lease]);
         assert_eq!((world.task(id).await, world.lease(id).await, world.events(id).await), before);
     };
     let made_up = LeaseRef { fence: current.lease.fence.next(), ..current.lease.reference() };
     for lease in [claim.lease.reference(), made_up] {
-        stale(lease).await;
+        stale(first.owner, lease).await;
+        stale(second.owner, lease).await;
     }
-    world.store.end(current.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(current.lease.owner, current.lease.reference(), completed()).await.expect("it ends");
     for lease in [claim.lease.reference(), made_up] {
-        stale(lease).await;
+        stale(first.owner, lease).await;
+        stale(second.owner, lease).await;
     }
     let unknown = LeaseRef { task: TaskId::new(), fence: Fence(1) };
-    assert!(world.store.end(unknown, completed()).await.is_err());
-    assert!(world.store.give_back(unknown, None).await.is_err());
+    assert!(world.store.end(first.owner, unknown, completed()).await.is_err());
+    assert!(world.store.give_back(first.owner, unknown, None).await.is_err());
 }
 
 /// A give-back uses no budget and no number twice; the attempt is closed as returned.
@@ -263,7 +285,8 @@ pub async fn a_give_back_costs_nothing(fixture: impl Fixture) {
     let (hand, claim) = world.running("w").await;
     let id = claim.task.id;
     world.clock.advance(SECOND);
-    let ended = world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+    let ended =
+        world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     assert_eq!(ended, reply(Status::Pending));
     let task = world.task(id).await;
     assert_eq!((task.reason, task.failures, task.losses), (Some(PendingReason::Queued), 0, 0));
@@ -288,7 +311,11 @@ pub async fn learnt_requirements_move_a_task_to_another_lane(fixture: impl Fixtu
     let able = world.hand("able").await.able(&both);
     let task = world.submit(requiring(&asked)).await;
     let claim = lacking.get().await;
-    world.store.give_back(claim.lease.reference(), Some(learnt)).await.expect("it goes back");
+    world
+        .store
+        .give_back(claim.lease.owner, claim.lease.reference(), Some(learnt))
+        .await
+        .expect("it goes back");
     assert_eq!(world.task(task.id).await.lane, both.lane());
     assert_eq!(lacking.claim().await, None);
     let again = able.get().await;
@@ -299,7 +326,11 @@ pub async fn learnt_requirements_move_a_task_to_another_lane(fixture: impl Fixtu
     assert!(lanes.iter().any(|lane| lane.id == both.lane() && lane.requires == both));
     // Learnt twice is learnt together.
     let more = Requirements { nodes: ["Upscale".to_owned()].into(), ..Requirements::default() };
-    world.store.give_back(again.lease.reference(), Some(more.clone())).await.expect("it goes back");
+    world
+        .store
+        .give_back(again.lease.owner, again.lease.reference(), Some(more.clone()))
+        .await
+        .expect("it goes back");
     let lane = world.task(task.id).await.lane;
     let lanes = world.store.lanes().await.expect("it lists");
     let now_needs = &lanes.iter().find(|known| known.id == lane).expect("it is listed").requires;

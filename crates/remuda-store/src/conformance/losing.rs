@@ -45,13 +45,20 @@ pub async fn the_next_holder_adopts_what_ran_out(fixture: impl Fixture) {
     assert_eq!(world.kinds(id).await.last(), Some(&EventKind::Adopted));
     // The old one wakes up and changes nothing.
     assert_eq!(old.renew(claim.lease.reference(), Phase::Collecting).await.lost, [claim.lease.reference()]);
-    assert!(matches!(world.store.end(claim.lease.reference(), completed()).await, Err(Error::Fenced)));
-    assert!(matches!(world.store.give_back(claim.lease.reference(), None).await, Err(Error::Fenced)));
+    assert!(matches!(
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await,
+        Err(Error::Fenced)
+    ));
+    assert!(matches!(
+        world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await,
+        Err(Error::Fenced)
+    ));
     assert!(matches!(old.try_adopt(&[]).await, Err(Error::Fenced)));
     assert!(matches!(world.store.claim(old.request(SECOND)).await, Err(Error::Fenced)));
     assert_eq!(old.report(Default::default()).await.lost_workers, std::slice::from_ref(&old.worker));
     assert_eq!(world.lease(id).await.as_ref(), Some(&taken.lease));
-    let ended = world.store.end(taken.lease.reference(), completed()).await.expect("it ends");
+    let ended =
+        world.store.end(taken.lease.owner, taken.lease.reference(), completed()).await.expect("it ends");
     assert_eq!((ended.status, ended.repeated), (Status::Completed, false));
 }
 
@@ -70,9 +77,12 @@ pub async fn a_process_adopts_its_own_at_once(fixture: impl Fixture) {
     assert_eq!(adopted_ref.fence, first.lease.fence.next());
     let known = [second.lease.reference(), adopted_ref];
     assert!(new.adopt(&known).await.is_empty(), "nothing is left");
-    assert!(matches!(world.store.end(first.lease.reference(), completed()).await, Err(Error::Fenced)));
+    assert!(matches!(
+        world.store.end(first.lease.owner, first.lease.reference(), completed()).await,
+        Err(Error::Fenced)
+    ));
     for lease in known {
-        let ended = world.store.end(lease, completed()).await.expect("it ends");
+        let ended = world.store.end(new.owner, lease, completed()).await.expect("it ends");
         assert_eq!(ended.status, Status::Completed);
     }
 }
@@ -81,7 +91,7 @@ pub async fn a_process_adopts_its_own_at_once(fixture: impl Fixture) {
 pub async fn others_leases_are_not_adopted_before_they_ran_out(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (old, claim) = world.running("w").await;
-    world.store.release_worker(&old.worker, old.fence).await.expect("it lets go");
+    world.store.release_worker(old.owner, &old.worker, old.fence).await.expect("it lets go");
     let new = world.hand("w").await;
     assert!(new.adopt(&[]).await.is_empty());
     assert_eq!(world.task(claim.task.id).await, claim.task);
@@ -113,7 +123,7 @@ pub async fn nothing_is_lost_while_who_drives_its_worker_may_adopt_it(fixture: i
     let policy = world.options.policy.clone();
     let (old, claim) = world.running("w").await;
     // The worker goes to another while the first still has the lease. Both go away, the second one later.
-    world.store.release_worker(&old.worker, old.fence).await.expect("it lets go");
+    world.store.release_worker(old.owner, &old.worker, old.fence).await.expect("it lets go");
     let second = world.hand("w").await;
     assert!(second.adopt(&[]).await.is_empty(), "the lease is good");
     world.clock.advance(policy.lease - SECOND);
@@ -129,7 +139,7 @@ pub async fn nothing_is_lost_while_who_drives_its_worker_may_adopt_it(fixture: i
         [claim.lease.prompt_id]
     );
     // Who drives the worker and does not adopt is not waited for without end.
-    world.store.release_worker(&third.worker, third.fence).await.expect("it lets go");
+    world.store.release_worker(third.owner, &third.worker, third.fence).await.expect("it lets go");
     let idle = world.hand("w").await;
     let beats = async |time: std::time::Duration| {
         let mut left = time;
@@ -173,7 +183,10 @@ pub async fn a_lost_task_is_repeated_until_its_budget_is_used_up(fixture: impl F
         let last = attempts.last().expect("there is one");
         assert_eq!((attempts.len(), last.outcome), (n as usize, Some(AttemptOutcome::Lost)));
         let lease = claim.lease.reference();
-        assert!(matches!(world.store.end(lease, completed()).await, Err(Error::Fenced)), "too late");
+        assert!(
+            matches!(world.store.end(hand.owner, lease, completed()).await, Err(Error::Fenced)),
+            "too late"
+        );
         assert_eq!(hand.renew(lease, Phase::Rendering).await.lost, [lease]);
         if n < 3 {
             assert_eq!((task.status, task.reason), (Status::Pending, Some(PendingReason::Queued)));
@@ -198,7 +211,11 @@ pub async fn losses_do_not_use_up_retries(fixture: impl Fixture) {
         assert_eq!(claim.task.id, id);
         match class {
             Some(class) => {
-                let ended = world.store.end(claim.lease.reference(), failed(class)).await.expect("it ends");
+                let ended = world
+                    .store
+                    .end(claim.lease.owner, claim.lease.reference(), failed(class))
+                    .await
+                    .expect("it ends");
                 assert_eq!(ended.status, Status::Pending, "{class}");
             }
             None => assert_eq!(wait_for_loss(&world, id).await.status, Status::Pending),
@@ -211,7 +228,7 @@ pub async fn losses_do_not_use_up_retries(fixture: impl Fixture) {
     let hand = world.hand("last").await;
     let claim = hand.get().await;
     assert_eq!(claim.lease.attempt, 5);
-    world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     let task = world.task(id).await;
     assert_eq!((task.status, task.error), (Status::Completed, None));
 }
@@ -228,10 +245,10 @@ pub async fn nothing_is_taken_before_the_store_has_settled(fixture: impl Fixture
     assert!(world.store.tidy().await.expect("it tidies").lost.is_empty());
     assert_eq!(world.task(claim.task.id).await, claim.task);
     // The holder of a worker that was let go gets nothing of others, either, but its own at once.
-    world.store.release_worker(&old.worker, old.fence).await.expect("it lets go");
+    world.store.release_worker(old.owner, &old.worker, old.fence).await.expect("it lets go");
     let mut new = world.hand_of("w", owner()).await;
     assert!(new.adopt(&[]).await.is_empty());
-    world.store.release_worker(&new.worker, new.fence).await.expect("it lets go");
+    world.store.release_worker(new.owner, &new.worker, new.fence).await.expect("it lets go");
     new = world.hand_of("w", old.owner).await;
     let adopted = new.adopt(&[]).await;
     assert_eq!(adopted.len(), 1);

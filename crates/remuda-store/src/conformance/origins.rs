@@ -46,7 +46,7 @@ const ENDED: [Status; 3] = [Status::Completed, Status::Failed, Status::Cancelled
 async fn end_next(world: &World, hand: &Hand, ending: remuda_core::transition::Ending) -> TaskId {
     world.clock.advance(SECOND);
     let claim = hand.get().await;
-    world.store.end(claim.lease.reference(), ending).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
     claim.task.id
 }
 
@@ -93,7 +93,11 @@ pub async fn where_a_task_came_from_is_kept(fixture: impl Fixture) {
     assert_eq!(adopted[0].input, input);
     assert_eq!(adopted[0].task.origin.as_ref(), Some(&origin));
     world.restart().await;
-    world.store.end(adopted[0].lease.reference(), completed()).await.expect("it ends");
+    world
+        .store
+        .end(adopted[0].lease.owner, adopted[0].lease.reference(), completed())
+        .await
+        .expect("it ends");
     let ended = world.task(task.id).await;
     assert_eq!((ended.status, ended.origin.as_ref()), (Status::Completed, Some(&origin)));
     let second = hand_again(&world, &hand).await;
@@ -286,7 +290,7 @@ pub async fn unfinished_tasks_are_counted_by_client(fixture: impl Fixture) {
     assert_eq!(unfinished("b", Some("one")).await, 1);
     let claim = hand.get().await;
     assert_eq!(counts().await, [4, 2, 1], "it runs");
-    world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+    world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     assert_eq!(counts().await, [4, 2, 1], "it waits again");
     end_next(&world, &hand, completed()).await;
     assert_eq!(counts().await, [3, 1, 1]);

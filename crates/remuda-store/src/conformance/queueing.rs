@@ -38,12 +38,12 @@ pub async fn equals_are_served_first_come_first_served(fixture: impl Fixture) {
     for id in &ids {
         let claim = hand.get().await;
         assert_eq!(claim.task.id, *id);
-        world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     }
     // What is given back keeps its place.
     let (first, second) = (world.submit(new_task()).await.id, world.submit(new_task()).await.id);
     let claim = hand.get().await;
-    world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+    world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     assert_eq!((hand.get().await.task.id, hand.get().await.task.id), (first, second));
 }
 
@@ -171,7 +171,7 @@ pub async fn a_hastened_task_is_queued_at_once(fixture: impl Fixture) {
     if let Ok(after) = world.store.hasten(task.id).await {
         assert_eq!(after, before);
     }
-    world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     let ended = world.task(task.id).await;
     match world.store.hasten(task.id).await {
         Ok(after) => assert_eq!(after, ended),
@@ -213,7 +213,11 @@ pub async fn a_failed_task_avoids_the_worker_for_a_while(fixture: impl Fixture) 
     for again in [false, true] {
         let task = world.submit(new_task()).await;
         let claim = first.get().await;
-        world.store.end(claim.lease.reference(), failed(FailureClass::Crash)).await.expect("it ends");
+        world
+            .store
+            .end(claim.lease.owner, claim.lease.reference(), failed(FailureClass::Crash))
+            .await
+            .expect("it ends");
         let waiting = world.task(task.id).await;
         assert_eq!(
             (waiting.reason, waiting.avoid_worker.as_ref()),
@@ -228,7 +232,7 @@ pub async fn a_failed_task_avoids_the_worker_for_a_while(fixture: impl Fixture) 
         };
         let claim = taker.get().await;
         assert_eq!((claim.task.id, claim.lease.attempt), (task.id, 2));
-        world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     }
 }
 
@@ -238,7 +242,11 @@ pub async fn what_avoids_a_worker_hides_nothing(fixture: impl Fixture) {
     let hand = world.hand("w").await.able(&label("x"));
     world.submit(requiring(&label("x"))).await;
     let claim = hand.get().await;
-    world.store.end(claim.lease.reference(), failed(FailureClass::Crash)).await.expect("it ends");
+    world
+        .store
+        .end(claim.lease.owner, claim.lease.reference(), failed(FailureClass::Crash))
+        .await
+        .expect("it ends");
     let next = world.submit(requiring(&label("x"))).await;
     let other = world.submit(new_task()).await;
     assert_eq!(hand.get().await.task.id, next.id);
@@ -253,7 +261,11 @@ pub async fn behind_all_that_avoids_a_worker_is_what_does_not(fixture: impl Fixt
     for _ in 0..40 {
         world.submit(requiring(&label("x"))).await;
         let claim = bad.get().await;
-        world.store.end(claim.lease.reference(), failed(FailureClass::Crash)).await.expect("it ends");
+        world
+            .store
+            .end(claim.lease.owner, claim.lease.reference(), failed(FailureClass::Crash))
+            .await
+            .expect("it ends");
     }
     assert_eq!(bad.claim().await, None);
     let behind = world.submit(requiring(&label("x"))).await;

@@ -13,9 +13,13 @@ pub async fn everything_survives_a_restart(fixture: impl Fixture) {
     let mut world = World::new(fixture).await;
     let installation = world.store.installation().await.expect("it answers");
     let (hand, done) = world.running("done").await;
-    world.store.end(done.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(done.lease.owner, done.lease.reference(), completed()).await.expect("it ends");
     let (_, retried) = world.running("retried").await;
-    world.store.end(retried.lease.reference(), failed(FailureClass::OutOfMemory)).await.expect("it ends");
+    world
+        .store
+        .end(retried.lease.owner, retried.lease.reference(), failed(FailureClass::OutOfMemory))
+        .await
+        .expect("it ends");
     let (_, runs) = world.running("runs").await;
     let waits = world.submit(requiring(&label("rare"))).await;
     let later = world.submit(NewTask { not_before: Some(world.now() + 60 * SECOND), ..new_task() }).await;
@@ -67,8 +71,11 @@ pub async fn a_restarted_process_adopts_its_own(fixture: impl Fixture) {
     let lease = &adopted[0].lease;
     assert_eq!((adopted[0].task.id, lease.prompt_id), (task.id, claim.lease.prompt_id));
     assert_eq!((lease.phase, lease.attempt), (Phase::Rendering, 1));
-    assert!(matches!(world.store.end(claim.lease.reference(), completed()).await, Err(Error::Fenced)));
-    let ended = world.store.end(lease.reference(), completed()).await.expect("it ends");
+    assert!(matches!(
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await,
+        Err(Error::Fenced)
+    ));
+    let ended = world.store.end(lease.owner, lease.reference(), completed()).await.expect("it ends");
     assert_eq!(ended.status, Status::Completed);
     assert_eq!(world.store.attempts(task.id).await.expect("it answers").len(), 1);
 }
@@ -85,7 +92,8 @@ pub async fn others_renew_after_a_restart(fixture: impl Fixture) {
     let hand = Hand { store: world.store.clone(), ..hand };
     assert!(hand.report(Default::default()).await.lost_workers.is_empty());
     assert!(hand.renew(claim.lease.reference(), Phase::Rendering).await.lost.is_empty());
-    let ended = world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    let ended =
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     assert_eq!((ended.status, ended.repeated), (Status::Completed, false));
 }
 
@@ -99,7 +107,7 @@ pub async fn a_clock_set_back_does_no_harm(fixture: impl Fixture) {
     let second = world.submit(new_task()).await;
     assert_eq!((second.reason, second.run_at), (Some(PendingReason::Queued), world.now()));
     assert_eq!(hand.get().await.task.id, second.id);
-    world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     let listed = world.store.list(&ListQuery { limit: 9, ..ListQuery::default() }).await.expect("it lists");
     assert_eq!(listed.tasks.len(), 2);
     assert_eq!(world.task(claim.task.id).await.version, 3);
@@ -137,7 +145,7 @@ pub async fn a_second_process_shares_or_is_refused(fixture: impl Fixture) {
         world.store.cancel(task.id).await.expect("it runs");
         let reply = joined("a beat in the other process", waiting).await;
         assert!(reply.news.iter().any(|news| news.lease == lease && news.cancel), "{reply:?}");
-        second.end(lease, remuda_core::transition::Ending::Cancelled).await.expect("it ends");
+        second.end(hand.owner, lease, remuda_core::transition::Ending::Cancelled).await.expect("it ends");
         assert_eq!(world.task(task.id).await.status, Status::Cancelled);
     }
     let counts = world.store.counts(None).await.expect("it counts");
@@ -176,7 +184,8 @@ pub async fn processes_that_share_do_every_task_once(fixture: impl Fixture) {
         }
         let mut done = 0;
         while let Some(claim) = hand.claim().await {
-            let ended = store.end(claim.lease.reference(), completed()).await.expect("it ends");
+            let ended =
+                store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
             assert!(!ended.repeated);
             done += 1;
         }
@@ -187,7 +196,7 @@ pub async fn processes_that_share_do_every_task_once(fixture: impl Fixture) {
     let hand = world.hand("rest").await;
     while done < 45 {
         let claim = world.store.claim(hand.request(SOON)).await.expect("it answers").expect("there are 45");
-        world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+        world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
         done += 1;
     }
     assert_eq!(done, 45);

@@ -82,19 +82,19 @@ async fn work(hand: &Hand, over: &AtomicBool, done: &Done) {
         let Some(claim) = claim else { continue };
         let lease = claim.lease.reference();
         let reported = match rand::random_range(0..10) {
-            0 => hand.store.give_back(lease, None).await,
-            1 => hand.store.end(lease, failed(FailureClass::Execution)).await,
-            2 => hand.store.end(lease, failed(FailureClass::Crash)).await,
+            0 => hand.store.give_back(hand.owner, lease, None).await,
+            1 => hand.store.end(hand.owner, lease, failed(FailureClass::Execution)).await,
+            2 => hand.store.end(hand.owner, lease, failed(FailureClass::Crash)).await,
             3 => {
                 // It wakes up when it likes, and asks whether it may still go on.
                 tokio::time::sleep(Duration::from_millis(rand::random_range(0..30))).await;
                 if hand.renew(lease, Phase::Rendering).await.lost.is_empty() {
-                    hand.store.end(lease, completed()).await
+                    hand.store.end(hand.owner, lease, completed()).await
                 } else {
                     Err(Error::Fenced)
                 }
             }
-            _ => hand.store.end(lease, completed()).await,
+            _ => hand.store.end(hand.owner, lease, completed()).await,
         };
         match reported {
             Ok(reply) if reply.status == Status::Completed => {

@@ -85,7 +85,7 @@ pub async fn the_same_id_again_is_the_same_task(fixture: impl Fixture) {
     assert_eq!(again, Submitted::Before(first));
     let hand = world.hand("w").await;
     let claim = hand.get().await;
-    world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     let again = world.store.submit(new.clone()).await.expect("it is taken in");
     assert_eq!(again, Submitted::Before(world.task(new.id).await), "also when it is done");
     let counts = world.store.counts(None).await.expect("it counts");
@@ -248,7 +248,11 @@ pub async fn counts_are_what_there_is(fixture: impl Fixture) {
             world.submit(of_tenant(name)).await;
             let claim = hand.get().await;
             count(Some(name)).await;
-            world.store.end(claim.lease.reference(), ending.clone()).await.expect("it ends");
+            world
+                .store
+                .end(claim.lease.owner, claim.lease.reference(), ending.clone())
+                .await
+                .expect("it ends");
             // The one that was lost waits again, away from this worker.
             count(Some(name)).await;
             ended.push(claim.task.id);
@@ -258,7 +262,7 @@ pub async fn counts_are_what_there_is(fixture: impl Fixture) {
         let returned = world.submit(of_tenant(name)).await;
         let claim = hand.get().await;
         assert_eq!(claim.task.id, returned.id);
-        world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+        world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
         world.store.cancel(returned.id).await.expect("it waits");
     }
     let one = Counts { pending: 1, running: 0, completed: 1, failed: 1, cancelled: 2 };
@@ -277,10 +281,10 @@ pub async fn events_have_no_gaps_and_can_be_resumed(fixture: impl Fixture) {
     for _ in 0..3 {
         world.clock.advance(SECOND);
         let claim = hand.get().await;
-        world.store.give_back(claim.lease.reference(), None).await.expect("it goes back");
+        world.store.give_back(claim.lease.owner, claim.lease.reference(), None).await.expect("it goes back");
     }
     let claim = hand.get().await;
-    world.store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     let all = world.events(task.id).await;
     let (kinds, numbers): (Vec<_>, Vec<_>) = all.iter().map(|event| (event.kind, event.n)).unzip();
     use EventKind::{Claimed, Completed, Returned, Submitted};
@@ -321,7 +325,11 @@ pub async fn every_change_is_announced(fixture: impl Fixture) {
     heard(task.id, 2).await;
     world.store.cancel(task.id).await.expect("it runs");
     heard(task.id, 3).await;
-    world.store.end(claim.lease.reference(), remuda_core::transition::Ending::Cancelled).await.expect("ends");
+    world
+        .store
+        .end(claim.lease.owner, claim.lease.reference(), remuda_core::transition::Ending::Cancelled)
+        .await
+        .expect("ends");
     heard(task.id, 4).await;
     let waiting = world.submit(NewTask { deadline: Some(world.now() + SECOND), ..new_task() }).await;
     world.clock.advance(2 * SECOND);
@@ -329,7 +337,11 @@ pub async fn every_change_is_announced(fixture: impl Fixture) {
     heard(waiting.id, 2).await;
     let good = world.submit(new_task()).await;
     let claim = hand.get().await;
-    world.store.end(claim.lease.reference(), super::world::completed()).await.expect("it ends");
+    world
+        .store
+        .end(claim.lease.owner, claim.lease.reference(), super::world::completed())
+        .await
+        .expect("it ends");
     heard(good.id, 3).await;
 }
 
@@ -342,7 +354,7 @@ pub async fn costs_are_learnt_by_shape(fixture: impl Fixture) {
     let claim = hand.get().await;
     let remuda_core::transition::Ending::Completed { result, .. } = completed() else { panic!("it is that") };
     let ending = remuda_core::transition::Ending::Completed { result, gpu_ms: Some(4_321) };
-    world.store.end(claim.lease.reference(), ending).await.expect("it ends");
+    world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
     let attempts = world.store.attempts(claim.task.id).await.expect("it answers");
     assert_eq!(attempts[0].gpu_ms, Some(4_321));
     // A store may learn a moment after the commit that taught it.

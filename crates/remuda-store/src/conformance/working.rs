@@ -66,10 +66,10 @@ pub async fn a_worker_is_kept_and_reported_on(fixture: impl Fixture) {
 pub async fn a_released_worker_is_free(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let hand = world.hand("w").await;
-    let stale = world.store.release_worker(&hand.worker, Fence(hand.fence.0 - 1)).await;
+    let stale = world.store.release_worker(hand.owner, &hand.worker, Fence(hand.fence.0 - 1)).await;
     assert!(matches!(stale, Ok(()) | Err(Error::Fenced)), "{stale:?}");
     held(world.store.acquire_worker(spec("w"), owner()).await);
-    world.store.release_worker(&hand.worker, hand.fence).await.expect("it lets go");
+    world.store.release_worker(hand.owner, &hand.worker, hand.fence).await.expect("it lets go");
     let other = acquired(world.store.acquire_worker(spec("w"), owner()).await);
     assert!(other.fence > hand.fence);
     assert!(matches!(world.store.claim(hand.request(SECOND)).await, Err(Error::Fenced)));
@@ -80,7 +80,7 @@ pub async fn a_released_worker_is_free(fixture: impl Fixture) {
 pub async fn who_let_go_of_a_worker_gets_nothing_for_it(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let hand = world.hand("w").await;
-    world.store.release_worker(&hand.worker, hand.fence).await.expect("it lets go");
+    world.store.release_worker(hand.owner, &hand.worker, hand.fence).await.expect("it lets go");
     assert!(matches!(world.store.claim(hand.request(SECOND)).await, Err(Error::Fenced)));
     assert!(matches!(hand.try_adopt(&[]).await, Err(Error::Fenced)));
 }
@@ -125,8 +125,8 @@ pub async fn workers_are_listed_and_forgotten(fixture: impl Fixture) {
     // Refused or not: what is held stays.
     let _ = world.store.forget_worker(&id).await;
     assert_eq!(names().await, ["a", "b", "c"]);
-    let fence = world.store.workers().await.expect("it lists")[1].fence;
-    world.store.release_worker(&id, fence).await.expect("it lets go");
+    let worker = world.store.workers().await.expect("it lists").remove(1);
+    world.store.release_worker(worker.owner, &id, worker.fence).await.expect("it lets go");
     world.store.forget_worker(&id).await.expect("nobody holds it");
     assert_eq!(names().await, ["a", "c"]);
 }

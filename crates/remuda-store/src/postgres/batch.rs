@@ -131,7 +131,7 @@ fn needs<'a>(inner: &Inner, commands: &'a [Command], claims: &'a [Parked], caref
                     needs.existing.push(new.id.0);
                 }
             }
-            Work::End(lease, _) | Work::GiveBack(lease, _) => {
+            Work::End(_, lease, _) | Work::GiveBack(_, lease, _) => {
                 needs.tasks.insert(lease.task);
             }
         }
@@ -160,7 +160,7 @@ async fn load_lanes(
     loaded: &Loaded,
 ) -> Result<(), Fault> {
     for command in commands {
-        let Work::GiveBack(lease, Some(_)) = &command.work else { continue };
+        let Work::GiveBack(_, lease, Some(_)) = &command.work else { continue };
         let Some(task) = loaded.tasks.get(&lease.task) else { continue };
         let requires = match desk.inner.lanes.requires(&task.lane) {
             Some(requires) => requires,

@@ -14,7 +14,7 @@ use super::fault::Fault;
 use super::inner::Inner;
 use super::rows::get;
 use super::session::attempt;
-use crate::{BeatReply, BeatRequest, LeaseNews, Result};
+use crate::{BeatReply, BeatRequest, LeaseBeat, LeaseNews, Result};
 
 /// More leases than this are not remembered; news of them may be told twice.
 const REMEMBERED: usize = 100_000;
@@ -142,8 +142,8 @@ impl Beats {
 }
 
 const RENEW: &str = "WITH u AS (SELECT * FROM unnest($1, $2, $3, $4) AS u(task, fence, phase, progress)), \
-    mine AS (SELECT l.task FROM remuda.lease l JOIN u ON u.task = l.task AND u.fence = l.fence ORDER BY l.task \
-    FOR UPDATE OF l) \
+    mine AS (SELECT l.task FROM remuda.lease l JOIN u ON u.task = l.task AND u.fence = l.fence WHERE l.owner = $7 \
+    ORDER BY l.task FOR UPDATE OF l) \
     UPDATE remuda.lease AS l SET until = coalesce($5, now()) + $6 * interval '1 microsecond', phase = u.phase, \
     progress = u.progress, \
     rendering_since = CASE WHEN u.phase = 'rendering' THEN coalesce(l.rendering_since, $5, now()) \
@@ -199,9 +199,10 @@ impl Inner {
                 .with(Type::UUID_ARRAY, each(beats, |beat| beat.lease.task.0))
                 .with(Type::INT8_ARRAY, each(beats, |beat| beat.lease.fence.0))
                 .with(Type::TEXT_ARRAY, each(beats, |beat| beat.phase.as_str()))
-                .with(Type::FLOAT8_ARRAY, each(beats, |beat| beat.progress))
+                .with(Type::FLOAT8_ARRAY, each(beats, LeaseBeat::share))
                 .with(Type::TIMESTAMPTZ, now)
-                .with(Type::FLOAT8, lease);
+                .with(Type::FLOAT8, lease)
+                .with(Type::UUID, request.owner.0);
             let rows = self.sessions.query(RENEW, &columns.params()).await?;
             let all = rows.iter().map(news).collect::<Result<Vec<_>, _>>()?;
             let held: HashSet<LeaseRef> = all.iter().map(|one| one.lease).collect();

@@ -6,8 +6,8 @@ use rand::RngExt as _;
 use remuda_core::schedule::{Candidate, Want, assign};
 use remuda_core::transition::{self, Claimer, Ending};
 use remuda_core::{
-    Claim, Lane, LeaseRef, NewTask, PendingReason, Requirements, Sha256, Status, Task, TaskId, Tenant,
-    Timestamp,
+    Claim, Lane, LeaseRef, NewTask, OwnerId, PendingReason, Requirements, Sha256, Status, Task, TaskId,
+    Tenant, Timestamp,
 };
 use uuid::Uuid;
 
@@ -85,9 +85,14 @@ impl Desk<'_> {
     ) -> Outcome {
         match &command.work {
             Work::Submit(new) => self.submit(new, loaded, seen),
-            Work::End(lease, ending) => Outcome::Answer(self.end(*lease, ending, loaded).map(Answer::Ended)),
-            Work::GiveBack(lease, learnt) => {
-                Outcome::Answer(self.give_back(*lease, learnt.as_ref(), loaded).map(Answer::Ended))
+            Work::End(owner, lease, ending) => {
+                let ended = held(*owner, *lease, loaded).and_then(|task| self.end(task, ending));
+                Outcome::Answer(ended.map(Answer::Ended))
+            }
+            Work::GiveBack(owner, lease, learnt) => {
+                let given = held(*owner, *lease, loaded);
+                let given = given.and_then(|task| self.give_back(task, learnt.as_ref()));
+                Outcome::Answer(given.map(Answer::Ended))
             }
         }
     }
@@ -132,8 +137,7 @@ impl Desk<'_> {
         Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
     }
 
-    fn end(&mut self, lease: LeaseRef, ending: &Ending, loaded: &mut Loaded) -> Result<EndReply> {
-        let task = held(lease, &mut loaded.tasks)?;
+    fn end(&mut self, task: &mut Task, ending: &Ending) -> Result<EndReply> {
         if task.status != Status::Running {
             let discarded = ending.result().is_some() && task.result.is_none();
             return Ok(EndReply { status: task.status, discarded, repeated: true });
@@ -149,13 +153,7 @@ impl Desk<'_> {
         Ok(reply)
     }
 
-    fn give_back(
-        &mut self,
-        lease: LeaseRef,
-        learnt: Option<&Requirements>,
-        loaded: &mut Loaded,
-    ) -> Result<EndReply> {
-        let task = held(lease, &mut loaded.tasks)?;
+    fn give_back(&mut self, task: &mut Task, learnt: Option<&Requirements>) -> Result<EndReply> {
         if task.status != Status::Running {
             return Ok(EndReply { status: task.status, discarded: false, repeated: true });
         }
@@ -340,7 +338,8 @@ fn empty_input() -> remuda_core::TaskInput {
 fn before(new: &NewTask, loaded: &Loaded) -> Option<Result<Task>> {
     let known = || loaded.candidates.iter().find(|task| task.id == new.id);
     if let Some(task) = loaded.existing.get(&new.id).or_else(|| loaded.tasks.get(&new.id)).or_else(known) {
-        return Some(Ok(task.clone()));
+        let own = task.tenant == new.tenant;
+        return Some(if own { Ok(task.clone()) } else { Err(Error::Conflict { task: task.id }) });
     }
     let idempotency = new.idempotency.as_ref()?;
     let (request, task): &(Sha256, Task) =
@@ -352,7 +351,10 @@ fn before(new: &NewTask, loaded: &Loaded) -> Option<Result<Task>> {
     }
 }
 
-/// The task, if this lease is or was the last on it.
-fn held(lease: LeaseRef, tasks: &mut HashMap<TaskId, Task>) -> Result<&mut Task> {
-    tasks.get_mut(&lease.task).filter(|task| task.fence == lease.fence).ok_or(Error::Fenced)
+/// The task, if this lease is or was the last on it, and this owner's.
+fn held(owner: OwnerId, lease: LeaseRef, loaded: &mut Loaded) -> Result<&mut Task> {
+    if loaded.owners.get(&lease.task) != Some(&owner) {
+        return Err(Error::Fenced);
+    }
+    loaded.tasks.get_mut(&lease.task).filter(|task| task.fence == lease.fence).ok_or(Error::Fenced)
 }

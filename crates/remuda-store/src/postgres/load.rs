@@ -59,6 +59,8 @@ pub(super) struct Ahead {
 pub(super) struct Loaded {
     pub(super) now: Timestamp,
     pub(super) tasks: HashMap<TaskId, Task>,
+    /// Who holds those tasks, or had them last.
+    pub(super) owners: HashMap<TaskId, OwnerId>,
     pub(super) existing: HashMap<TaskId, Task>,
     pub(super) idems: HashMap<(String, String), (Sha256, Task)>,
     /// The ranks of the first tasks of the lanes that tasks come into.
@@ -100,6 +102,8 @@ const HEADS: &str = "SELECT u.lane, (SELECT t.rank FROM remuda.task t WHERE t.la
 const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
 
 const LOAD: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.load_1($1, $2, $3) t");
+
+const OWNERS: &str = "SELECT o.task_of, o.owner_of FROM remuda.owners_1($1) o";
 
 const AHEAD: &str = "SELECT l.task, l.worker, l.wanted, t.lane, t.rank, t.priority, t.affinity, t.run_at, \
     t.avoid_worker, t.avoid_until FROM remuda.lease l JOIN remuda.task t ON t.id = l.task WHERE l.phase = 'ahead' \
@@ -150,10 +154,13 @@ pub(super) async fn load(
     let none = BTreeSet::new();
     let claimed = if claims { &needs.claim_lanes } else { &none };
     let locked = locked(&needs.tasks, claimed, needs.depth);
-    let (now, locked, holders, existing, idems, costs, heads, clocks) = tokio::join!(
+    let ended = Columns::default().with(Type::UUID_ARRAY, each(&needs.tasks, |id| id.0));
+    let (now, locked, owners, holders, existing, idems, costs, heads, clocks) = tokio::join!(
         biased;
         session::begin(client, options),
         ask(client, claims || !needs.tasks.is_empty(), LOAD, locked),
+        // After the tasks were locked: from then on nobody else takes a lease on them over.
+        ask(client, !needs.tasks.is_empty(), OWNERS, ended),
         ask(client, !needs.workers.is_empty(), HOLDERS, workers),
         ask(client, !needs.existing.is_empty(), EXISTING, existing),
         ask(client, !needs.keys.is_empty(), IDEMS, keys),
@@ -169,6 +176,9 @@ pub(super) async fn load(
         } else {
             loaded.candidates.push(task);
         }
+    }
+    for row in owners? {
+        loaded.owners.insert(TaskId(get(&row, 0)?), OwnerId(get(&row, 1)?));
     }
     for row in holders? {
         loaded.holders.insert(get(&row, 0)?, (OwnerId(get(&row, 1)?), Fence(get(&row, 2)?)));

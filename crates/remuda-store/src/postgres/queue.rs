@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, LaneId, LeaseRef, NewTask, Requirements, TaskId};
+use remuda_core::{Claim, LaneId, LeaseRef, NewTask, OwnerId, Requirements, TaskId};
 use std::collections::BTreeSet;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -27,8 +27,8 @@ const WAITING: usize = 8192;
 #[derive(Debug)]
 pub(super) enum Work {
     Submit(Box<NewTask>),
-    End(LeaseRef, Box<Ending>),
-    GiveBack(LeaseRef, Option<Requirements>),
+    End(OwnerId, LeaseRef, Box<Ending>),
+    GiveBack(OwnerId, LeaseRef, Option<Requirements>),
 }
 
 /// What it gets.
@@ -97,7 +97,7 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         if let (Some(claim), Some(queue)) = (self.claim.take(), self.queue.upgrade()) {
             tracing::debug!(task = %claim.task.id, "gives back a task whose claimer is gone");
-            queue.give_back(claim.lease.reference());
+            queue.give_back(claim.lease.owner, claim.lease.reference());
         }
     }
 }
@@ -149,8 +149,8 @@ impl Queue {
     }
 
     /// Gives a task back for a claimer that is gone. Done also while closing.
-    fn give_back(&self, lease: LeaseRef) {
-        self.state().commands.push_back(Command { work: Work::GiveBack(lease, None), reply: None });
+    fn give_back(&self, owner: OwnerId, lease: LeaseRef) {
+        self.state().commands.push_back(Command { work: Work::GiveBack(owner, lease, None), reply: None });
         self.wake.notify_one();
     }
 

@@ -1,4 +1,4 @@
-//! The small tables: leaders, keys, uploaded files, what ComfyUIs offer.
+//! The small tables: leaders, keys, uploaded files.
 
 use std::time::Duration;
 
@@ -25,25 +25,6 @@ impl Inner {
             let rows = self.sessions.query("SELECT version FROM remuda.schema", &[]).await?;
             let missing = || Fault::Is(Error::Corrupt("the schema has no version".to_owned()));
             rows.first().map(|_| ()).ok_or_else(missing)
-        };
-        attempt!(self.sessions, read())
-    }
-
-    pub(super) async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        let save = async || {
-            let params = Columns::default().with(Type::BYTEA, &hash.0[..]).with(Type::TEXT, json);
-            let statement = "INSERT INTO remuda.object_info (hash, content, saved_at) VALUES ($1, $2, now()) \
-                ON CONFLICT (hash) DO NOTHING";
-            self.sessions.query(statement, &params.params()).await.map(|_| ())
-        };
-        attempt!(self.sessions, save())
-    }
-
-    pub(super) async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
-        let read = async || {
-            let statement = "SELECT content FROM remuda.object_info WHERE hash = $1";
-            let rows = self.sessions.query(statement, &[(&&hash.0[..], Type::BYTEA)]).await?;
-            rows.first().map(|row| get(row, 0)).transpose()
         };
         attempt!(self.sessions, read())
     }

@@ -45,11 +45,24 @@ pub(super) async fn prepare(sessions: &Sessions) -> Result<Installation> {
     if version?.is_none_or(|version| version < known()) {
         migrate(sessions).await?;
     }
+    let told: Result<()> = attempt!(sessions, is_here(sessions));
+    told?;
     attempt!(sessions, installation(sessions))
 }
 
 fn known() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// What this process held before keys were part of owners is nobody else's to inherit.
+async fn is_here(sessions: &Sessions) -> Result<(), Fault> {
+    let owner = sessions.options().owner;
+    let there = "SELECT 1 FROM remuda.former_owner WHERE owner = $1";
+    if sessions.query(there, &[(&owner.0, Type::UUID)]).await?.is_empty() {
+        return Ok(());
+    }
+    let statement = "DELETE FROM remuda.former_owner WHERE owner = $1";
+    sessions.query(statement, &[(&owner.0, Type::UUID)]).await.map(|_| ())
 }
 
 /// `None` when there is no schema.

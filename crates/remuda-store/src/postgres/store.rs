@@ -16,9 +16,9 @@ use tokio::sync::broadcast;
 use super::inner::Inner;
 use super::queue::{Answer, Work};
 use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page, Position,
-    Result, Store, Submitted, Tidied,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
+    Document, DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page,
+    Position, Registrant, Result, Store, Submitted, Tidied,
 };
 
 /// The queue in a PostgreSQL database, shared by any number of processes.
@@ -180,13 +180,18 @@ impl Store for PostgresStore {
         self.inner.beat(request).await
     }
 
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        self.ended(lease, Work::End(lease, Box::new(ending))).await
+    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.ended(lease, Work::End(owner, lease, Box::new(ending))).await
     }
 
-    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
+    async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> Result<EndReply> {
         self.inner.beats.give_back(lease);
-        self.ended(lease, Work::GiveBack(lease, learnt)).await
+        self.ended(lease, Work::GiveBack(owner, lease, learnt)).await
     }
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
@@ -199,14 +204,29 @@ impl Store for PostgresStore {
         self.inner.leases(worker).await
     }
 
+    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
+        self.inner.open()?;
+        self.inner.leases_for(owner, worker).await
+    }
+
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
         self.inner.open()?;
         self.inner.acquire_worker(&spec, owner).await
     }
 
-    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+    async fn register_worker(&self, spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired> {
         self.inner.open()?;
-        self.inner.release_worker(id, fence).await
+        self.inner.register_worker(&spec, owner, &by).await
+    }
+
+    async fn inherit(&self, owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool> {
+        self.inner.open()?;
+        self.inner.inherit(owner, key, grace).await
+    }
+
+    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
+        self.inner.open()?;
+        self.inner.release_worker(owner, id, fence).await
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<()> {
@@ -222,6 +242,22 @@ impl Store for PostgresStore {
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
         self.inner.open()?;
         self.inner.save_object_info(hash, json).await
+    }
+
+    async fn bring_object_info(
+        &self,
+        hash: Sha256,
+        json: &str,
+        key: KeyId,
+        bounds: Descriptions,
+    ) -> Result<()> {
+        self.inner.open()?;
+        self.inner.bring_object_info(hash, json, key, bounds).await
+    }
+
+    async fn forget_object_info(&self, age: Duration) -> Result<u64> {
+        self.inner.open()?;
+        self.inner.forget_object_info(age).await
     }
 
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {

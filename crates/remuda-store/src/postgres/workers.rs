@@ -4,19 +4,20 @@ use std::collections::{HashMap, HashSet};
 
 use postgres_types::{Json, Type};
 use remuda_core::{
-    Claim, Fence, Lease, LeaseRef, OwnerId, Status, Task, TaskId, Timestamp, Worker, WorkerId, WorkerReport,
-    WorkerSpec, transition,
+    Claim, Fence, Lease, LeaseRef, OwnerId, Registration, Status, Task, TaskId, Timestamp, Worker, WorkerId,
+    WorkerReport, WorkerSpec, transition,
 };
 use uuid::Uuid;
 
 use super::columns::{Columns, each};
 use super::fault::Fault;
 use super::inner::Inner;
+use super::registrations;
 use super::rows::{self, get, lease_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use super::tasks::lock_all;
-use crate::{Acquired, AdoptRequest, Error, Result};
+use crate::{Acquired, AdoptRequest, Error, Registrant, Result};
 
 const LEASES_ON: &str =
     concat!("SELECT ", lease_columns!(), " FROM remuda.lease l WHERE l.worker = $1 ORDER BY l.task");
@@ -39,6 +40,18 @@ impl Inner {
             rows.iter().map(rows::lease).collect()
         };
         attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
+        let held = async || {
+            let statement = "SELECT 1 FROM remuda.worker WHERE id = $1 AND owner = $2 AND held";
+            let params = Columns::default().with(Type::TEXT, worker.as_str()).with(Type::UUID, owner.0);
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            if rows.is_empty() { Err(Error::Fenced.into()) } else { Ok(()) }
+        };
+        let held: Result<()> = attempt!(self.sessions, held());
+        held?;
+        self.leases(worker).await
     }
 
     pub(super) async fn adopt(&self, request: &AdoptRequest) -> Result<Vec<Claim>> {
@@ -108,14 +121,43 @@ impl Inner {
     }
 
     pub(super) async fn acquire_worker(&self, spec: &WorkerSpec, owner: OwnerId) -> Result<Acquired> {
-        attempt!(self.sessions, self.try_acquire(spec, owner))
+        attempt!(self.sessions, self.try_acquire(spec, owner, None))
     }
 
-    async fn try_acquire(&self, spec: &WorkerSpec, owner: OwnerId) -> Result<Acquired, Fault> {
+    pub(super) async fn register_worker(
+        &self,
+        spec: &WorkerSpec,
+        owner: OwnerId,
+        by: &Registrant,
+    ) -> Result<Acquired> {
+        attempt!(self.sessions, self.try_acquire(spec, owner, Some(by)))
+    }
+
+    async fn try_acquire(
+        &self,
+        spec: &WorkerSpec,
+        owner: OwnerId,
+        by: Option<&Registrant>,
+    ) -> Result<Acquired, Fault> {
         let transaction = self.sessions.begin().await?;
         let now = transaction.now;
+        if let Some(by) = by {
+            registrations::lock_key(&transaction, by.key).await?;
+        }
         let found = find_worker(&transaction, &spec.id, true).await?;
-        if let Some(Held { worker, held: true }) = &found {
+        let registration = match &found {
+            Some(_) => registrations::find(&transaction, &spec.id).await?,
+            None => Registration::Before,
+        };
+        if by.is_some_and(|by| !registration.admits(by.key, &by.tenant)) {
+            transaction.rollback().await?;
+            return Err(Error::Taken { id: spec.id.to_string() }.into());
+        }
+        // A name that the installation uses is its own: a process elsewhere that took it before has to give way.
+        let gives_way = by.is_none() && matches!(registration, Registration::Key { .. });
+        if let Some(Held { worker, held: true }) = &found
+            && !gives_way
+        {
             let run_out = worker.until < now && self.sessions.is_settled(&transaction).await?;
             if worker.owner != owner && !run_out {
                 let worker = worker.clone();
@@ -123,6 +165,14 @@ impl Inner {
                 return Ok(Acquired::HeldBy(worker));
             }
         }
+        if let Some(by) = by
+            && !matches!(registration, Registration::Key { id, .. } if id == by.key)
+            && registrations::count(&transaction, by.key).await? >= i64::from(by.most)
+        {
+            transaction.rollback().await?;
+            return Err(Error::TooMany { what: "workers" }.into());
+        }
+        registrations::note(&transaction, &spec.id, by.map(|by| by.key)).await?;
         let before = found.map(|found| found.worker);
         // What was known of the ComfyUI is kept until its runner knows better.
         let report = before.as_ref().map_or_else(WorkerReport::default, |worker| WorkerReport {
@@ -149,15 +199,16 @@ impl Inner {
         Ok(Acquired::Yes(worker))
     }
 
-    pub(super) async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+    pub(super) async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
         let release = async || {
             let now = self.sessions.options().clock.as_ref().map(|clock| clock.now());
             let statement = "UPDATE remuda.worker SET held = false, until = least(until, coalesce($3, now())) \
-                WHERE id = $1 AND fence = $2 RETURNING id";
+                WHERE id = $1 AND fence = $2 AND owner = $4 AND held RETURNING id";
             let params = Columns::default()
                 .with(Type::TEXT, id.as_str())
                 .with(Type::INT8, fence.0)
-                .with(Type::TIMESTAMPTZ, now);
+                .with(Type::TIMESTAMPTZ, now)
+                .with(Type::UUID, owner.0);
             let rows = self.sessions.query(statement, &params.params()).await?;
             if rows.is_empty() { Err(Error::Fenced.into()) } else { Ok(()) }
         };
@@ -179,7 +230,11 @@ impl Inner {
             transaction.rollback().await?;
             return Err(Error::Fenced.into());
         }
-        transaction.execute("DELETE FROM remuda.worker WHERE id = $1", &[(&id.as_str(), Type::TEXT)]).await?;
+        for statement in
+            ["DELETE FROM remuda.worker WHERE id = $1", "DELETE FROM remuda.registration WHERE worker = $1"]
+        {
+            transaction.execute(statement, &[(&id.as_str(), Type::TEXT)]).await?;
+        }
         transaction.commit().await
     }
 

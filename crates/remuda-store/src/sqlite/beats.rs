@@ -1,6 +1,6 @@
 //! Beats: leases and workers are renewed, and the holder of a lease hears that it should stop.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use remuda_core::{LeaseRef, Phase, WorkerId};
 use rusqlite::params;
@@ -40,7 +40,7 @@ impl Batch<'_> {
             };
             held.lease.until = until;
             held.lease.phase = beat.phase;
-            held.lease.progress = beat.progress.clamp(0.0, 1.0);
+            held.lease.progress = beat.share();
             if beat.phase == Phase::Rendering {
                 held.lease.rendering_since.get_or_insert(self.now);
             }
@@ -105,7 +105,8 @@ impl Beat {
 
     fn news(&self, state: &State) -> Vec<LeaseNews> {
         let mut news = Vec::new();
-        for beat in &self.request.leases {
+        let lost: HashSet<LeaseRef> = self.lost.iter().copied().collect();
+        for beat in self.request.leases.iter().filter(|beat| !lost.contains(&beat.lease)) {
             let held = state.running.get(&beat.lease.task);
             if let Some(held) = held.filter(|held| held.lease.reference() == beat.lease) {
                 let (cancel, wanted) = (held.task.cancel_at.is_some(), held.lease.wanted);

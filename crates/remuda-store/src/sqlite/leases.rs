@@ -1,20 +1,21 @@
 //! The end of attempts, and who takes them over.
 
+use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 
 use remuda_core::transition::{self, Ending};
-use remuda_core::{Claim, LeaseRef, Requirements, Task};
+use remuda_core::{Claim, Lease, LeaseRef, OwnerId, Requirements, Task};
 
 use super::batch::{Batch, Was};
 use super::fault::Outcome;
-use super::rows::micros;
+use super::rows::{Numbered, micros};
 use super::state::{Driver, Held};
 use crate::{AdoptRequest, EndReply, Error};
 
 impl Batch<'_> {
     /// An attempt ended, as its holder says.
-    pub(super) fn end(&mut self, lease: LeaseRef, ending: Ending) -> Outcome<EndReply> {
-        let mut held = match self.take(lease)? {
+    pub(super) fn end(&mut self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Outcome<EndReply> {
+        let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
             Err(task) => {
                 let discarded = ending.result().is_some() && task.result.is_none();
@@ -33,8 +34,13 @@ impl Batch<'_> {
     }
 
     /// A task goes back before ComfyUI began.
-    pub(super) fn give_back(&mut self, lease: LeaseRef, learnt: Option<&Requirements>) -> Outcome<EndReply> {
-        let mut held = match self.take(lease)? {
+    pub(super) fn give_back(
+        &mut self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<&Requirements>,
+    ) -> Outcome<EndReply> {
+        let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
             Err(task) => return Ok(EndReply { status: task.status, discarded: false, repeated: true }),
         };
@@ -52,30 +58,41 @@ impl Batch<'_> {
         Ok(EndReply { status, discarded: ended.discarded, repeated: false })
     }
 
-    /// The task behind a lease that its caller still has, to be closed; or the task as a report that came before left it.
-    fn take(&mut self, lease: LeaseRef) -> Outcome<Result<Held, Task>> {
+    /// The task behind a lease that its caller still has, to be closed; or the task as a report of the same owner that came
+    /// before left it.
+    fn take(&mut self, owner: OwnerId, lease: LeaseRef) -> Outcome<Result<Held, Task>> {
         match self.state.running.entry(lease.task) {
-            Entry::Occupied(held) if held.get().lease.fence == lease.fence => return Ok(Ok(held.remove())),
+            Entry::Occupied(held) if is_held(&held.get().lease, owner, lease) => {
+                return Ok(Ok(held.remove()));
+            }
             Entry::Occupied(_) => return Err(Error::Fenced.into()),
             Entry::Vacant(_) => {}
         }
         match self.load_row(lease.task)? {
-            Some(found) if found.task.fence == lease.fence => Ok(Err(found.task)),
+            Some(found) if found.task.fence == lease.fence && self.had(owner, &found)? => Ok(Err(found.task)),
             _ => Err(Error::Fenced.into()),
         }
+    }
+
+    /// Whether the last attempt of a task that does not run was this owner's.
+    fn had(&self, owner: OwnerId, found: &Numbered) -> Outcome<bool> {
+        let sql = "SELECT 1 FROM attempt WHERE no = ? AND n = ? AND owner = ?";
+        let mut statement = self.db.prepare_cached(sql)?;
+        Ok(statement.exists((found.no, found.task.attempt, owner.0.as_bytes()))?)
     }
 
     /// Takes over what runs on a worker.
     pub(super) fn adopt(&mut self, request: &AdoptRequest) -> Outcome<Vec<Claim>> {
         self.check_driver(&request.worker, request.owner, request.worker_fence)?;
         let settled = self.settings.settled(self.now);
+        let known: HashSet<LeaseRef> = request.known.iter().copied().collect();
         let takes = |held: &Held| {
             let lease = &held.lease;
             if lease.worker != request.worker {
                 return false;
             }
             if lease.owner == request.owner {
-                return !request.known.contains(&lease.reference());
+                return !known.contains(&lease.reference());
             }
             settled && self.ran_out(held)
         };
@@ -150,11 +167,16 @@ impl Batch<'_> {
             let driven = driver.map(|driver| if own(driver) { self.now } else { driver.until });
             self.settings.policy().is_lost(held.lease.until, driven, self.now)
         };
-        let late: Vec<LeaseRef> =
-            self.state.running.values().filter(late).map(|held| held.lease.reference()).collect();
+        let late: Vec<(OwnerId, LeaseRef)> = self
+            .state
+            .running
+            .values()
+            .filter(late)
+            .map(|held| (held.lease.owner, held.lease.reference()))
+            .collect();
         let mut lost = Vec::with_capacity(late.len());
-        for lease in late {
-            let Ok(mut held) = self.take(lease)? else { continue };
+        for (owner, lease) in late {
+            let Ok(mut held) = self.take(owner, lease)? else { continue };
             let was = Was::from(&held.task);
             let ended = transition::lose(&mut held.task, self.now, self.settings.policy());
             lost.push(held.task.id);
@@ -163,4 +185,9 @@ impl Batch<'_> {
         }
         Ok(lost)
     }
+}
+
+/// Whether this lease, of this owner, is the one that is meant.
+fn is_held(found: &Lease, owner: OwnerId, lease: LeaseRef) -> bool {
+    found.fence == lease.fence && found.owner == owner
 }

@@ -1,8 +1,8 @@
-//! Leaders, keys, uploaded files and what workers' nodes look like.
+//! Leaders, keys and uploaded files.
 
 use std::time::Duration;
 
-use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Sha256};
+use remuda_core::{Fence, KeyId, KeyRecord, OwnerId};
 use rusqlite::{OptionalExtension as _, params};
 use uuid::Uuid;
 
@@ -85,13 +85,6 @@ impl Batch<'_> {
             asset.size,
             micros(asset.created_at),
         ])?;
-        Ok(())
-    }
-
-    /// Keeps an `object_info` under its hash.
-    pub(super) fn save_object_info(&mut self, hash: Sha256, json: &str) -> Outcome<()> {
-        let sql = "INSERT INTO object_info (hash, json) VALUES (?, ?) ON CONFLICT DO NOTHING";
-        self.db.prepare_cached(sql)?.execute((hash.0, json))?;
         Ok(())
     }
 }

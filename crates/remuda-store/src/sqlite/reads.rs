@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Attempt, KeyRecord, Lane, LaneId, Lease, PendingReason, Requirements, Sha256, Status, Task, TaskEvent,
-    TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
+    Attempt, KeyRecord, Lane, LaneId, Lease, OwnerId, PendingReason, Requirements, Sha256, Status, Task,
+    TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
-use crate::{Asset, Counts, Lookup, Position};
+use crate::{Asset, Counts, Error, Lookup, Position};
 
 /// Beyond so many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
@@ -111,6 +111,13 @@ pub(super) fn lease(db: &Connection, id: TaskId) -> Outcome<Option<Lease>> {
 pub(super) fn leases(db: &Connection, worker: &WorkerId) -> Outcome<Vec<Lease>> {
     let sql = concat!("SELECT ", lease_columns!(), " FROM lease WHERE worker = ? ORDER BY started_at, task");
     all(db, sql, (worker.as_str(),), |row| Ok(rows::lease(row)?.lease))
+}
+
+pub(super) fn leases_for(db: &Connection, owner: OwnerId, worker: &WorkerId) -> Outcome<Vec<Lease>> {
+    let sql = "SELECT 1 FROM worker WHERE id = ? AND owner = ? AND held";
+    let held = one(db, sql, (worker.as_str(), owner.0.as_bytes()), |_| Ok(()))?;
+    held.ok_or(Error::Fenced)?;
+    leases(db, worker)
 }
 
 pub(super) fn events(db: &Connection, id: TaskId, after: Version, limit: u32) -> Outcome<Vec<TaskEvent>> {

@@ -28,9 +28,9 @@ use super::unfinished::Unfinished;
 use super::writer::Writer;
 use super::{documents, lists, open, origins, reads};
 use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Document,
-    DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page, Position,
-    Result, Store, Submitted, Tidied,
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
+    Document, DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page,
+    Position, Registrant, Result, Store, Submitted, Tidied,
 };
 
 /// So many commands may wait for the writer; further callers wait to hand theirs in.
@@ -321,12 +321,17 @@ impl Store for SqliteStore {
         self.patiently(answer, wait, Command::BeatOver(id)).await
     }
 
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        self.write(move |batch| batch.end(lease, ending.clone())).await
+    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+        self.write(move |batch| batch.end(owner, lease, ending.clone())).await
     }
 
-    async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        self.write(move |batch| batch.give_back(lease, learnt.as_ref())).await
+    async fn give_back(
+        &self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        learnt: Option<Requirements>,
+    ) -> Result<EndReply> {
+        self.write(move |batch| batch.give_back(owner, lease, learnt.as_ref())).await
     }
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
@@ -338,13 +343,26 @@ impl Store for SqliteStore {
         self.read(move |db| reads::leases(db, &worker)).await
     }
 
+    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
+        let worker = worker.clone();
+        self.read(move |db| reads::leases_for(db, owner, &worker)).await
+    }
+
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
         self.write(move |batch| batch.acquire_worker(&spec, owner)).await
     }
 
-    async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
+    async fn register_worker(&self, spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired> {
+        self.write(move |batch| batch.register_worker(&spec, owner, &by)).await
+    }
+
+    async fn inherit(&self, owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool> {
+        self.write(move |batch| batch.inherit(owner, key, grace)).await
+    }
+
+    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
         let id = id.clone();
-        self.write(move |batch| batch.release_worker(&id, fence)).await
+        self.write(move |batch| batch.release_worker(owner, &id, fence)).await
     }
 
     async fn forget_worker(&self, id: &WorkerId) -> Result<()> {
@@ -359,6 +377,21 @@ impl Store for SqliteStore {
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
         let json = json.to_owned();
         self.write(move |batch| batch.save_object_info(hash, &json)).await
+    }
+
+    async fn bring_object_info(
+        &self,
+        hash: Sha256,
+        json: &str,
+        key: KeyId,
+        bounds: Descriptions,
+    ) -> Result<()> {
+        let json = json.to_owned();
+        self.write(move |batch| batch.bring_object_info(hash, &json, key, bounds)).await
+    }
+
+    async fn forget_object_info(&self, age: Duration) -> Result<u64> {
+        self.write(move |batch| batch.forget_object_info(age)).await
     }
 
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {

@@ -2,24 +2,63 @@
 
 use std::time::Duration;
 
-use remuda_core::{Fence, Health, OwnerId, Timestamp, Worker, WorkerId, WorkerReport, WorkerSpec};
+use remuda_core::{
+    Fence, Health, OwnerId, Registration, Timestamp, Worker, WorkerId, WorkerReport, WorkerSpec,
+};
 use rusqlite::params;
 
 use super::batch::Batch;
 use super::fault::Outcome;
 use super::rows::{self, json_text, micros};
 use super::state::Driver;
-use crate::{Acquired, Error};
+use crate::{Acquired, Error, Registrant};
 
 impl Batch<'_> {
     /// Registers a worker and takes its lease, if it can be had.
     pub(super) fn acquire_worker(&mut self, spec: &WorkerSpec, owner: OwnerId) -> Outcome<Acquired> {
         let known = self.worker(&spec.id)?;
-        let driver = self.state.drivers.get(&spec.id);
-        let free = driver.is_none_or(|driver| driver.owner == owner || self.is_free(driver));
-        if let (Some(worker), false) = (&known, free) {
+        // A name that the installation uses is its own: a process elsewhere that took it before has to give way.
+        let own = matches!(self.registration(&spec.id)?, Registration::Before | Registration::Here);
+        if let Some(worker) = known.as_ref().filter(|_| own && !self.is_free_for(&spec.id, owner)) {
             return Ok(Acquired::HeldBy(worker.clone()));
         }
+        self.register(&spec.id, None)?;
+        self.drive(spec, owner, known)
+    }
+
+    /// The same for a process elsewhere, with a key.
+    pub(super) fn register_worker(
+        &mut self,
+        spec: &WorkerSpec,
+        owner: OwnerId,
+        by: &Registrant,
+    ) -> Outcome<Acquired> {
+        let known = self.worker(&spec.id)?;
+        let registration = match &known {
+            Some(_) => self.registration(&spec.id)?,
+            None => Registration::Before,
+        };
+        if !registration.admits(by.key, &by.tenant) {
+            return Err(Error::Taken { id: spec.id.to_string() }.into());
+        }
+        if let Some(worker) = known.as_ref().filter(|_| !self.is_free_for(&spec.id, owner)) {
+            return Ok(Acquired::HeldBy(worker.clone()));
+        }
+        let own = matches!(registration, Registration::Key { id, .. } if id == by.key);
+        if !own && self.registered(by.key)? >= i64::from(by.most) {
+            return Err(Error::TooMany { what: "workers" }.into());
+        }
+        self.register(&spec.id, Some(by.key))?;
+        self.drive(spec, owner, known)
+    }
+
+    fn is_free_for(&self, id: &WorkerId, owner: OwnerId) -> bool {
+        let driver = self.state.drivers.get(id);
+        driver.is_none_or(|driver| driver.owner == owner || self.is_free(driver))
+    }
+
+    /// Gives a worker to a process that may have it.
+    fn drive(&mut self, spec: &WorkerSpec, owner: OwnerId, known: Option<Worker>) -> Outcome<Acquired> {
         let until = self.after(self.settings.policy().lease);
         let worker = match known {
             Some(known) => Worker {
@@ -69,8 +108,9 @@ impl Batch<'_> {
     }
 
     /// Lets go of a worker.
-    pub(super) fn release_worker(&mut self, id: &WorkerId, fence: Fence) -> Outcome<()> {
-        let driver = self.state.drivers.get_mut(id).filter(|driver| driver.held && driver.fence == fence);
+    pub(super) fn release_worker(&mut self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Outcome<()> {
+        let driver = self.state.drivers.get_mut(id);
+        let driver = driver.filter(|driver| driver.held && driver.fence == fence && driver.owner == owner);
         let Some(driver) = driver else {
             return Err(Error::Fenced.into());
         };
@@ -90,7 +130,9 @@ impl Batch<'_> {
         if !self.is_free(driver) {
             return Err(Error::Fenced.into());
         }
-        self.db.prepare_cached("DELETE FROM worker WHERE id = ?")?.execute((id.as_str(),))?;
+        for sql in ["DELETE FROM worker WHERE id = ?", "DELETE FROM registration WHERE worker = ?"] {
+            self.db.prepare_cached(sql)?.execute((id.as_str(),))?;
+        }
         self.state.drivers.remove(id);
         self.state.driven.remove(id);
         self.effects.drivers = true;

@@ -365,7 +365,10 @@ impl Submit {
 impl Batch<'_> {
     /// A claim did not reach its caller: back with it, unless somebody has it by now.
     fn take_back(&mut self, lease: LeaseRef) -> rusqlite::Result<()> {
-        match whole(self, |batch| batch.give_back(lease, None))? {
+        let Some(owner) = self.state.running.get(&lease.task).map(|held| held.lease.owner) else {
+            return Ok(());
+        };
+        match whole(self, |batch| batch.give_back(owner, lease, None))? {
             Ok(_) | Err(Error::Fenced) => Ok(()),
             Err(error) => {
                 tracing::warn!(%error, task = %lease.task, "a claim that nobody got could not be given back");

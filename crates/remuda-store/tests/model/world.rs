@@ -302,7 +302,7 @@ impl World {
     }
 
     async fn end(&mut self, lease: usize, how: How) {
-        let Some((_, lease)) = nth_newest(&self.leases, lease).copied() else { return };
+        let Some((by, lease)) = nth_newest(&self.leases, lease).copied() else { return };
         let ending = match how {
             How::Completed => Ending::Completed { result: TaskResult::default(), gpu_ms: Some(7_000) },
             How::Failed(class, partial) => {
@@ -311,7 +311,7 @@ impl World {
             }
             How::Cancelled => Ending::Cancelled,
         };
-        let answer = self.either().end(lease, ending.clone()).await;
+        let answer = self.either().end(self.owners[by], lease, ending.clone()).await;
         self.touched.insert(lease.task);
         if !self.is_current(lease) {
             self.stale(lease, answer);
@@ -325,9 +325,9 @@ impl World {
     }
 
     async fn give_back(&mut self, lease: usize, learnt: bool) {
-        let Some((_, lease)) = nth_newest(&self.leases, lease).copied() else { return };
+        let Some((by, lease)) = nth_newest(&self.leases, lease).copied() else { return };
         let learnt = learnt.then(|| label("learnt"));
-        let answer = self.store.give_back(lease, learnt.clone()).await;
+        let answer = self.store.give_back(self.owners[by], lease, learnt.clone()).await;
         self.touched.insert(lease.task);
         if !self.is_current(lease) {
             self.stale(lease, answer);
@@ -437,7 +437,7 @@ impl World {
     async fn release(&mut self, owner: usize, worker: usize) {
         let Some(fence) = self.believed.get(&(owner, worker)).copied() else { return };
         let held = self.holds_now(owner, worker);
-        let answer = self.either().release_worker(&worker_id(worker), fence).await;
+        let answer = self.either().release_worker(self.owners[owner], &worker_id(worker), fence).await;
         if held {
             answer.expect("its holder may let go");
             self.holds.get_mut(&worker).expect("it is held").released = true;

@@ -148,12 +148,17 @@ pub(crate) async fn output(
 )]
 pub(crate) async fn discard(
     State(state): State<AppState>,
-    _: Sidecar,
+    sidecar: Sidecar,
     TaskPath(id): TaskPath,
     ApiQuery(query): ApiQuery<wire::AttemptQuery>,
 ) -> ApiResult<StatusCode> {
     let task = state.store.task(id).await.map_err(of_lease)?.ok_or(StoreError::Fenced)?;
     if task.fence != query.fence || task.attempt != query.attempt {
+        return Err(StoreError::Fenced.into());
+    }
+    let attempts = state.store.attempts(id).await.map_err(of_lease)?;
+    let own = attempts.iter().any(|one| one.n == query.attempt && one.owner == sidecar.owner);
+    if !own {
         return Err(StoreError::Fenced.into());
     }
     if task.status == Status::Completed {

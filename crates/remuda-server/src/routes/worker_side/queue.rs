@@ -79,10 +79,10 @@ pub(crate) async fn acquire(
 )]
 pub(crate) async fn release(
     State(state): State<AppState>,
-    _: Sidecar,
+    sidecar: Sidecar,
     Said(said): Said<wire::Release>,
 ) -> ApiResult<StatusCode> {
-    state.store.release_worker(&said.worker, said.fence).await.map_err(of_lease)?;
+    state.store.release_worker(sidecar.owner, &said.worker, said.fence).await.map_err(of_lease)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -195,21 +195,25 @@ pub(crate) async fn adopt(
     Ok(Json(wire::Adopted { claims: claims.into_iter().map(for_sidecars).collect() }))
 }
 
-/// All leases on a worker
+/// All leases on a worker that the caller holds
 #[utoipa::path(
     get, path = "/api/v1/worker/leases", tag = "worker", operation_id = "worker_leases",
     params(
         ("worker" = String, Query, description = "The worker"),
         ("remuda-owner" = String, Header, description = "The process that asks", format = Uuid),
     ),
-    responses((status = 200, description = "`{leases}`", body = serde_json::Value)),
+    responses(
+        (status = 200, description = "`{leases}`", body = serde_json::Value),
+        (status = 409, description = "The worker is another process's", body = ErrorBody),
+    ),
 )]
 pub(crate) async fn leases(
     State(state): State<AppState>,
-    _: Sidecar,
+    sidecar: Sidecar,
     ApiQuery(query): ApiQuery<wire::OfWorker>,
 ) -> ApiResult<Json<wire::Leases>> {
-    Ok(Json(wire::Leases { leases: state.store.leases(&query.worker).await? }))
+    let leases = state.store.leases_for(sidecar.owner, &query.worker).await.map_err(of_lease)?;
+    Ok(Json(wire::Leases { leases }))
 }
 
 /// Renew leases and workers, and wait for news of them
@@ -255,7 +259,7 @@ pub(crate) async fn beat(
 )]
 pub(crate) async fn end(
     State(state): State<AppState>,
-    _: Sidecar,
+    sidecar: Sidecar,
     Said(said): Said<wire::End>,
 ) -> ApiResult<Json<EndReply>> {
     let wire::End { lease, ending } = said;
@@ -264,7 +268,7 @@ pub(crate) async fn end(
     {
         return Err(foreign_file(&file.key));
     }
-    let reply = state.store.end(lease, ending).await.map_err(of_lease)?;
+    let reply = state.store.end(sidecar.owner, lease, ending).await.map_err(of_lease)?;
     state.live.forget(&state.hub, lease.task);
     Ok(Json(reply))
 }
@@ -283,10 +287,10 @@ pub(crate) async fn end(
 )]
 pub(crate) async fn give_back(
     State(state): State<AppState>,
-    _: Sidecar,
+    sidecar: Sidecar,
     Said(said): Said<wire::GiveBack>,
 ) -> ApiResult<Json<EndReply>> {
-    let reply = state.preflight.give_back(said.lease, said.learnt).await.map_err(of_lease)?;
+    let reply = state.preflight.give_back(sidecar.owner, said.lease, said.learnt).await.map_err(of_lease)?;
     state.live.forget(&state.hub, said.lease.task);
     Ok(Json(reply))
 }

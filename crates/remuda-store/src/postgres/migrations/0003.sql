@@ -2,6 +2,36 @@
 
 -- Owners of workers and leases.
 
+-- Who holds these tasks, or, when nobody does, who had them last. To be asked after the tasks were locked.
+CREATE FUNCTION remuda.owners_1(tasks uuid[]) RETURNS TABLE (task_of uuid, owner_of uuid)
+    LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY SELECT u.id, coalesce(l.owner, a.owner) FROM unnest(tasks) AS u(id)
+        JOIN remuda.task t ON t.id = u.id
+        LEFT JOIN remuda.lease l ON l.task = u.id
+        LEFT JOIN remuda.attempt a ON a.task = u.id AND a.n = t.attempt
+        WHERE l.owner IS NOT NULL OR a.owner IS NOT NULL;
+END
+$$;
+
+
+-- Which key registered a worker. Without a key: a process of the installation drives it. A worker without a row is from
+-- before.
+CREATE TABLE remuda.registration (
+    worker text PRIMARY KEY,
+    key uuid
+);
+CREATE INDEX registration_key ON remuda.registration (key) WHERE key IS NOT NULL;
+
+-- Owners from before keys were part of them, and the key that each is known by since.
+CREATE TABLE remuda.former_owner (
+    owner uuid PRIMARY KEY,
+    key uuid,
+    since timestamptz NOT NULL
+);
+INSERT INTO remuda.former_owner (owner, since)
+    SELECT o.owner, now() FROM (SELECT owner FROM remuda.worker UNION SELECT owner FROM remuda.lease) o;
+
 
 -- Tasks that harmed us.
 
@@ -10,3 +40,14 @@
 
 
 -- Bounds.
+
+-- Who brought a description of nodes, how long it is, and when it was last brought or used. The processes of the
+-- installation have the key of all zeros.
+CREATE TABLE remuda.object_info_use (
+    key uuid NOT NULL,
+    hash bytea NOT NULL,
+    bytes bigint NOT NULL,
+    at timestamptz NOT NULL,
+    PRIMARY KEY (key, hash)
+);
+CREATE INDEX object_info_use_hash ON remuda.object_info_use (hash);

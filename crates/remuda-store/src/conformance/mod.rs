@@ -25,6 +25,7 @@ pub mod origins;
 pub mod queueing;
 pub mod recording;
 pub mod restarting;
+pub mod sealing;
 pub mod storming;
 pub mod submitting;
 pub mod working;

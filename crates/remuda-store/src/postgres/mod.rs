@@ -32,6 +32,7 @@ mod records;
 mod rows;
 mod save;
 mod schema;
+mod secrets;
 mod session;
 mod store;
 mod tasks;

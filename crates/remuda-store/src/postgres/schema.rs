@@ -45,7 +45,8 @@ pub(super) async fn prepare(sessions: &Sessions) -> Result<Installation> {
     if version?.is_none_or(|version| version < known()) {
         migrate(sessions).await?;
     }
-    attempt!(sessions, installation(sessions))
+    let plain: Result<Installation> = attempt!(sessions, installation(sessions));
+    super::secrets::installation(sessions, plain?).await
 }
 
 fn known() -> i64 {

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use uuid::Uuid;
 
 use super::fault::explain;
+use super::private;
 use crate::keyring::ClusterKey;
 use crate::{Error, Keyring, Result};
 
@@ -39,6 +40,10 @@ const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 pub(super) fn writer(path: &Path, secrets: &Keyring) -> Result<(Connection, Installation)> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    private::store(path).map_err(|error| Error::Unavailable {
+        message: format!("could not open {}: {error}", path.display()),
+        source: Some(Box::new(error)),
+    })?;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, error))?;
     let prepared = prepare(&connection, path, secrets);
     prepared.map(|installation| (connection, installation))

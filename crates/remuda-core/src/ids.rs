@@ -256,12 +256,19 @@ impl From<Sha256> for String {
 }
 
 /// One Remuda: everything that shares one store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Installation {
     /// In markers, identity files and the file store, so that installations never touch each other's things.
     pub id: Uuid,
     /// Gateways of one installation show it to each other.
     pub cluster_key: String,
+}
+
+/// Never shows the key.
+impl fmt::Debug for Installation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Installation").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

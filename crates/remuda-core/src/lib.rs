@@ -13,6 +13,7 @@ mod outputs;
 mod priority;
 mod requires;
 pub mod schedule;
+pub mod secrets;
 mod status;
 mod task;
 pub mod transition;

@@ -53,9 +53,10 @@ pub struct Origin {
 }
 
 /// What a client sent beside the graph, for ComfyUI itself.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct PromptExtra {
-    /// `extra_data` as it came: the workflow for the files' metadata, keys of paid nodes, the preview method.
+    /// `extra_data` as it came: the workflow for the files' metadata, keys of paid nodes, the preview method. What is secret
+    /// of it is there before a task is submitted and when it is claimed, and at no other time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extra_data: Option<Box<RawValue>>,
     /// `partial_execution_targets`: run these output nodes only.
@@ -67,6 +68,25 @@ pub struct PromptExtra {
     /// The output nodes that ran or will run, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
+    /// The names of the members of `extra_data` that the store keeps apart, sealed. Empty in a claim: there they are back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sealed: Vec<String>,
+    /// Those members, sealed, on their way into the store or out of it. Never written with the rest.
+    #[serde(skip)]
+    pub envelope: Option<Vec<u8>>,
+}
+
+/// Shows no values of `extra_data`: some may be secret.
+impl fmt::Debug for PromptExtra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PromptExtra")
+            .field("extra_data_bytes", &self.extra_data.as_ref().map(|raw| raw.get().len()))
+            .field("targets", &self.targets)
+            .field("number", &self.number)
+            .field("outputs", &self.outputs)
+            .field("sealed", &self.sealed)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PartialEq for PromptExtra {
@@ -76,5 +96,6 @@ impl PartialEq for PromptExtra {
             && self.targets == other.targets
             && self.number.to_bits() == other.number.to_bits()
             && self.outputs == other.outputs
+            && self.sealed == other.sealed
     }
 }

@@ -178,6 +178,10 @@ impl From<remuda_store::Error> for ApiError {
             Error::Conflict { task } => Self::new(StatusCode::CONFLICT, "idempotency_conflict", text)
                 .field("Idempotency-Key")
                 .task(task),
+            Error::NoSecretKey { field } => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "secret_key_needed", text)
+                    .field(format!("extra_data.{field}"))
+            }
             Error::Fenced => Self::new(StatusCode::CONFLICT, "fenced", text),
             Error::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", text).retry_after(30),
             Error::Unavailable { .. } | Error::InUse { .. } => {

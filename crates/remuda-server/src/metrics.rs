@@ -52,6 +52,7 @@ pub(crate) struct Metrics {
     submitted: Family<Labels, Counter>,
     by_tenant: Mutex<HashMap<Tenant, u64>>,
     pub(crate) streams: Gauge<i64>,
+    pub(crate) login_failures: Counter,
 }
 
 impl Metrics {
@@ -62,6 +63,8 @@ impl Metrics {
         let workers = Family::<Labels, Gauge>::default();
         let submitted = Family::<Labels, Counter>::default();
         let streams = Gauge::default();
+        let login_failures = Counter::default();
+        registry.register("remuda_login_failures", "Wrong keys that were shown", login_failures.clone());
         registry.register("remuda_http_requests", "Answered requests", requests.clone());
         registry.register(
             "remuda_http_request_seconds",
@@ -76,7 +79,8 @@ impl Metrics {
             submitted.clone(),
         );
         registry.register("remuda_event_streams", "Open streams of events", streams.clone());
-        Self { registry, requests, latency, tasks, workers, submitted, by_tenant: Mutex::default(), streams }
+        let by_tenant = Mutex::default();
+        Self { registry, requests, latency, tasks, workers, submitted, by_tenant, streams, login_failures }
     }
 
     pub(crate) fn answered(&self, method: &http::Method, route: Option<&str>, status: u16, took: Duration) {

@@ -154,6 +154,10 @@ pub struct Limits {
     pub body_time: Duration,
     /// After so long without an event a stream of events shows a sign of life: 15 s.
     pub heartbeat: Duration,
+    /// Wrong keys of one address within a minute, before the answers to further ones are held back: 20.
+    pub login_failures: u32,
+    /// How long they are held back: 1 s.
+    pub login_delay: Duration,
 }
 
 impl Default for Limits {
@@ -173,6 +177,8 @@ impl Default for Limits {
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
             heartbeat: Duration::from_secs(15),
+            login_failures: 20,
+            login_delay: Duration::from_secs(1),
         }
     }
 }

@@ -12,14 +12,14 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::access::{ANY_ORIGIN, gate};
+use crate::access::{ANY_ORIGIN, gate, told_to_browsers};
 use crate::error::ApiError;
 use crate::native;
 use crate::routes;
 use crate::state::AppState;
 use crate::sync;
 
-/// Everything that a request passes, from the outside in: count, CORS, panics, gate, route.
+/// Everything that a request passes, from the outside in: count, headers for browsers, CORS, panics, gate, route.
 pub(crate) fn router(state: AppState) -> Router {
     let (api, _) = routes::api().split_for_parts();
     let docs = SwaggerUi::new("/docs").url("/openapi.json", routes::described());
@@ -38,6 +38,7 @@ pub(crate) fn router(state: AppState) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     };
+    let router = router.layer(middleware::from_fn_with_state(state.clone(), told_to_browsers));
     router.layer(middleware::from_fn_with_state(state.clone(), count)).with_state(state)
 }
 

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use crate::access::Line;
 use crate::keys_socket::KeysHandle;
 use crate::options::ServerOptions;
 use crate::router::router;
@@ -60,6 +61,8 @@ impl Server {
         let state = self.state;
         let background = TaskTracker::new();
         background.spawn(state.changes.clone().run(state.store.clone(), state.stop.clone()));
+        let watcher = state.clone();
+        background.spawn(async move { watcher.keys.watch(&watcher.stop).await });
         background.close();
         let app = router(state.clone());
         let limits = &state.limits;
@@ -154,8 +157,11 @@ async fn connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY could not be set");
     }
+    let line = Line::default();
+    let requests = line.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
+        requests.add_to(&mut request);
         request.extensions_mut().insert(ConnectInfo(peer));
         app.clone().oneshot(request)
     });
@@ -165,11 +171,21 @@ async fn connection(
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
+    let whole = async {
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+        biased;
+        ended = whole => ended,
+        () = line.is_to_be_cut() => {
+            tracing::debug!(%peer, "a connection was cut off: its key was revoked");
+            return;
         }
     };
     if let Err(error) = ended {

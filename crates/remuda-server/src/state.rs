@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::access::{Caller, Hosts, KeyCache};
+use crate::access::{Caller, Failures, Hosts, KeyCache};
 use crate::changes::Changes;
 use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     pub(crate) preflight: Preflight,
     pub(crate) keys: KeyCache,
     pub(crate) hosts: Hosts,
+    /// Wrong keys, by address.
+    pub(crate) failures: Failures,
     pub(crate) changes: Changes,
     pub(crate) relays: Relays,
     pub(crate) live: Live,
@@ -82,6 +84,7 @@ impl AppState {
             preflight: Preflight::new(options.store.clone()),
             keys: KeyCache::new(options.store.clone()),
             hosts,
+            failures: Failures::new(options.limits.login_failures, options.limits.login_delay),
             changes: Changes::default(),
             relays: Relays::new(),
             live: Live::default(),

@@ -43,6 +43,20 @@ pub enum Error {
         /// Of what: `workers`, or `descriptions of nodes`.
         what: &'static str,
     },
+    /// The task brings a secret, and there is no key to seal it with. Nothing was changed.
+    #[error(
+        "extra_data.{field} is a secret, and this server has no key to keep it with: give all servers the same \
+         --secret-key-file (REMUDA_SECRET_KEY_FILE), or leave the field out"
+    )]
+    NoSecretKey {
+        /// The member of `extra_data`.
+        field: String,
+    },
+    /// What is sealed in the store cannot be opened. Nothing was changed.
+    #[error(
+        "the secrets of this installation cannot be opened: {0}; give the right key with --secret-key-file"
+    )]
+    WrongSecretKey(String),
     /// The disk, or the quota, is full. Nothing was changed.
     #[error("the store's disk is full")]
     Full,

@@ -7,6 +7,7 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod keyring;
 mod options;
 mod postgres;
 mod requests;
@@ -15,6 +16,7 @@ mod store;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};
+pub use keyring::{Keyring, KeyringError};
 pub use options::Options;
 pub use postgres::PostgresStore;
 pub use requests::{

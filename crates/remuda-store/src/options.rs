@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remuda_core::{OwnerId, Policy};
 
-use crate::Clock;
+use crate::{Clock, Keyring};
 
 /// How a store behaves.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub struct Options {
     pub settle: Duration,
     /// Instead of the machine's (SQLite) or the database's (PostgreSQL).
     pub clock: Option<Arc<dyn Clock>>,
+    /// Under which secrets are sealed. Without a key tasks that bring secrets are refused.
+    pub secrets: Keyring,
 }
 
 impl Options {
@@ -26,6 +28,6 @@ impl Options {
     pub fn new(owner: OwnerId) -> Self {
         let policy = Policy::default();
         let settle = policy.lease + policy.adoption;
-        Self { policy, owner, settle, clock: None }
+        Self { policy, owner, settle, clock: None, secrets: Keyring::default() }
     }
 }

@@ -36,6 +36,15 @@ impl Attempt {
     pub(super) async fn send(&mut self, ready: &Arc<Ready>) -> Step<Watch> {
         let workflow = Workflow::from_raw(self.claim.input.workflow.clone())
             .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
+        if let Some(name) = self.claim.input.extra.as_ref().and_then(|extra| extra.sealed.first()) {
+            // Without it a paid node would fail, or worse, run for somebody else.
+            return Err(Close::fail(
+                FailureClass::Connection,
+                format!(
+                    "extra_data.{name} could not be opened here: all servers need the same --secret-key-file"
+                ),
+            ));
+        }
         self.check(ready, &workflow).await?;
         let own_folder = self.worker.shared.source.manners().own_folder;
         let folder_of = own_folder.then_some(self.claim.task.id);

@@ -1,10 +1,13 @@
 //! Who asks. A handler takes the caller with the scope that it needs; without one it does not compile into a route
 //! that anybody can reach, because the gate lets nobody pass unnamed.
 
+use std::sync::Arc;
+
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use remuda_core::{KeyId, KeyRecord, Scope, Scopes, Sha256, Tenant};
+use remuda_core::{KeyId, Scope, Scopes, Tenant};
 
+use crate::access::keys::{Admission, Known};
 use crate::error::ApiError;
 
 /// Who asks.
@@ -13,30 +16,31 @@ pub(crate) struct Caller {
     /// Whose tasks it makes.
     pub(crate) tenant: Tenant,
     scopes: Scopes,
-    /// The key it showed; none before there are keys.
-    key: Option<Sha256>,
-    /// The public name of that key.
+    /// The public name of the key it showed; none before there are keys.
     key_id: Option<KeyId>,
+    /// How long it may stay.
+    admission: Arc<Admission>,
 }
 
 impl Caller {
     /// Anybody on this machine, before the first key exists.
-    pub(crate) fn local() -> Self {
-        Self { tenant: Tenant::default_tenant(), scopes: Scope::ALL.into(), key: None, key_id: None }
+    pub(crate) fn local(admission: Arc<Admission>) -> Self {
+        Self { tenant: Tenant::default_tenant(), scopes: Scope::ALL.into(), key_id: None, admission }
     }
 
-    pub(crate) fn of_key(record: &KeyRecord) -> Self {
+    pub(crate) fn of_key(known: &Known, admission: Arc<Admission>) -> Self {
+        let record = &known.record;
         Self {
             tenant: record.tenant.clone(),
             scopes: record.scopes.clone(),
-            key: Some(record.hash),
             key_id: Some(record.id),
+            admission,
         }
     }
 
-    /// The key it showed; none before there are keys.
-    pub(crate) fn key(&self) -> Option<&Sha256> {
-        self.key.as_ref()
+    /// How long it may stay: what is open for long must end with it.
+    pub(crate) fn admission(&self) -> &Arc<Admission> {
+        &self.admission
     }
 
     /// The public name of the key it showed; none before there are keys.

@@ -1,19 +1,20 @@
 //! Nobody passes unnamed: every request but `/live` and `/ready` goes through here first.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::request::Parts;
-use http::{Method, StatusCode};
-use remuda_core::{ApiKey, KeyRecord};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use remuda_core::ApiKey;
 use subtle::ConstantTimeEq as _;
 
 use crate::access::Caller;
-use crate::access::keys::Keys;
+use crate::access::keys::{Keys, Known};
 use crate::access::page;
-use crate::access::presented::{Way, changes_something, presented, token, unauthorized};
+use crate::access::presented::{Presented, Way, changes_something, presented, token, unauthorized};
+use crate::access::tied::{Line, tie};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
 
@@ -45,6 +46,7 @@ pub(crate) async fn gate(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
+    single_host(request.headers())?;
     let path = request.uri().path();
     if OPEN.contains(&path) {
         return Ok(next.run(request).await);
@@ -55,6 +57,10 @@ pub(crate) async fn gate(
         let shown = shown.filter(|shown| shown.way == Way::Chosen).map(|shown| shown.key).unwrap_or_default();
         let expected = &installation.cluster_key;
         if !bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) {
+            if !shown.is_empty() {
+                let address = address(&request);
+                failed(&state, address, "cluster key", &shown).await?;
+            }
             return Err(unauthorized("this route is for other gateways of the installation"));
         }
         request.extensions_mut().insert(ClusterCaller);
@@ -67,24 +73,91 @@ pub(crate) async fn gate(
         && *method == Method::GET
         && let Some(token) = token(uri)
     {
-        let known = known(&keys, &token);
+        // First, so that a page of another site learns nothing of the key either.
+        let known = match state.hosts.check_login(uri, headers) {
+            Ok(()) => known(&keys, &token).map(|_| ()),
+            Err(error) => return Ok(page::ask(error, true)),
+        };
         return Ok(match known {
-            Ok(_) => page::remember(&cookie, &token, page::is_secure(state.public_url.as_ref(), headers)),
-            Err(error) if page::wants_page(method, uri, headers) => page::ask(error),
-            Err(error) => return Err(error),
+            Ok(()) => page::remember(&cookie, &token, page::is_secure(state.public_url.as_ref(), headers)),
+            Err(error) => {
+                let (address, page) = (address(&request), page::wants_page(method, uri, headers));
+                failed(&state, address, "link or page", &token).await?;
+                if !page {
+                    return Err(error);
+                }
+                page::ask(error, true)
+            }
         });
     }
     let caller = match caller(&state, &keys, &cookie, &request) {
-        Err(error) if error.status == StatusCode::UNAUTHORIZED && page::wants_page(method, uri, headers) => {
-            return Ok(page::ask(error));
+        Ok(caller) => caller,
+        Err(Refused { error, wrong }) => {
+            let (address, page) = (address(&request), page::wants_page(method, uri, headers));
+            if let Some(wrong) = wrong {
+                failed(&state, address, wrong.way.as_str(), &wrong.key).await?;
+            }
+            return match page && error.status == StatusCode::UNAUTHORIZED {
+                true => Ok(page::ask(error, false)),
+                false => Err(error),
+            };
         }
-        caller => caller?,
     };
+    let admission = caller.admission().clone();
+    if let Some(line) = request.extensions().get::<Line>() {
+        line.busy_for(&admission);
+    }
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    let response = tokio::select! {
+        biased;
+        response = next.run(request) => response,
+        () = admission.over() => {
+            return Err(unauthorized("this key was revoked, or a key is needed now, while the request was under way"));
+        }
+    };
+    Ok(tie(admission, response))
 }
 
-fn caller(state: &AppState, keys: &Keys, cookie: &str, request: &Request) -> ApiResult<Caller> {
+/// A host is one name: what stands behind a comma would be looked at by some, and not by others.
+fn single_host(headers: &HeaderMap) -> ApiResult<()> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let fine = |host: &HeaderValue| {
+        let odd = |c: char| c.is_whitespace() || matches!(c, ',' | '/' | '@' | '\\' | '?' | '#');
+        host.to_str().is_ok_and(|host| !host.contains(odd))
+    };
+    match (hosts.next(), hosts.next()) {
+        (None, _) => Ok(()),
+        (Some(host), None) if fine(host) => Ok(()),
+        _ => Err(ApiError::bad_request("bad_host", "the Host header must name one host").field("Host")),
+    }
+}
+
+/// Where a request comes from.
+fn address(request: &Request) -> IpAddr {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip())
+}
+
+/// Notes a wrong key. The refusal may take its time.
+async fn failed(state: &AppState, address: IpAddr, way: &'static str, key: &str) -> ApiResult<()> {
+    state.metrics.login_failures.inc();
+    state.failures.note(address, way, key).await
+}
+
+/// Why somebody is not let in.
+struct Refused {
+    error: ApiError,
+    /// The key that was shown and is none.
+    wrong: Option<Presented>,
+}
+
+impl From<ApiError> for Refused {
+    fn from(error: ApiError) -> Self {
+        Self { error, wrong: None }
+    }
+}
+
+fn caller(state: &AppState, keys: &Keys, cookie: &str, request: &Request) -> Result<Caller, Refused> {
     let headers = request.headers();
     let mut shown = presented(request.uri(), headers, cookie)?;
     if keys.is_empty() {
@@ -97,19 +170,22 @@ fn caller(state: &AppState, keys: &Keys, cookie: &str, request: &Request) -> Api
             let peer =
                 peer.ok_or_else(|| ApiError::internal("a request came without the address of its sender"))?;
             state.hosts.check(peer.0.ip(), request.uri(), headers)?;
-            return Ok(Caller::local());
+            return Ok(Caller::local(state.keys.admit_without(keys)));
         }
-        return Err(unauthorized("a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"));
+        return Err(unauthorized("a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY").into());
     };
-    let record = known(keys, &shown.key)?;
+    let known = match known(keys, &shown.key) {
+        Ok(known) => known,
+        Err(error) => return Err(Refused { error, wrong: Some(shown) }),
+    };
     if shown.way != Way::Chosen && changes_something(request.method(), headers) {
         // Any page can make a browser send this; only a page of ours may.
         state.hosts.check_page(request.uri(), headers, shown.way == Way::Cookie)?;
     }
-    Ok(Caller::of_key(record))
+    Ok(Caller::of_key(known, state.keys.admit(known)))
 }
 
-fn known<'a>(keys: &'a Keys, key: &str) -> ApiResult<&'a KeyRecord> {
+fn known<'a>(keys: &'a Keys, key: &str) -> ApiResult<&'a Known> {
     keys.find(&ApiKey::presented(key.to_owned()))
         .ok_or_else(|| unauthorized("this key is not known, or was revoked"))
 }

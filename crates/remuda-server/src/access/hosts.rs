@@ -50,7 +50,8 @@ impl Hosts {
         }
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
-        if !self.insecure && !self.is_ours(name_of(host)) {
+        // Also where everybody may ask: the browsers of everybody would.
+        if !self.is_ours(name_of(host)) && !(self.insecure && is_local(name_of(host))) {
             let error = format!(
                 "this server is not called {:?}: name it with --allowed-host, or make a key",
                 name_of(host).chars().take(80).collect::<String>()
@@ -88,6 +89,33 @@ impl Hosts {
         Err(ApiError::forbidden("foreign_origin", error))
     }
 
+    /// Whether a browser may be given a key to keep: not for a link on a page of another site, which would make its visitors
+    /// work under a key of its choice.
+    pub(crate) fn check_login(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("null"));
+        let host = text(header::HOST).or_else(|| uri.authority().map(|authority| authority.as_str()));
+        let host = host.unwrap_or_default();
+        let ours = |origin: &str| {
+            self.own.contains(origin) || self.origins.contains(origin) || is_of_host(origin, host)
+        };
+        let referer = text(header::REFERER).map(|from| {
+            Url::parse(from).map_or_else(|_| "null".to_owned(), |url| url.origin().ascii_serialization())
+        });
+        // What the browser says of itself, and the address before; on plain HTTP it says little.
+        let fine = match headers.get("sec-fetch-site").map(|site| site.to_str().unwrap_or_default()) {
+            Some("none" | "same-origin") => true,
+            Some(_) => referer.as_deref().is_some_and(ours),
+            None => true,
+        } && text(header::ORIGIN).is_none_or(ours)
+            && referer.as_deref().is_none_or(ours);
+        if fine {
+            return Ok(());
+        }
+        let error =
+            "this link came from a page of another site: type the key in here, or open the link by itself";
+        Err(ApiError::forbidden("foreign_origin", error))
+    }
+
     fn is_ours(&self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let name = name.strip_suffix('.').unwrap_or(&name);
@@ -111,6 +139,17 @@ fn is_of_host(origin: &str, host: &str) -> bool {
     let Some(name) = url.host_str() else { return false };
     let port = url.port().map_or(String::new(), |port| format!(":{port}"));
     !host.is_empty() && host.eq_ignore_ascii_case(&format!("{name}{port}"))
+}
+
+/// Whether a name cannot be one that somebody on the Internet made for us: an address, a name of one word, or one below a
+/// name that is kept for private networks.
+fn is_local(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_suffix('.').unwrap_or(&name);
+    let private = [".local", ".internal", ".lan", ".home.arpa"];
+    name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+        || (!name.is_empty() && !name.contains('.') && !name.contains(':'))
+        || private.iter().any(|ending| name.ends_with(ending))
 }
 
 /// A `Host` without its port.

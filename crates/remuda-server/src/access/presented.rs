@@ -25,6 +25,17 @@ pub(super) enum Way {
     Cookie,
 }
 
+impl Way {
+    /// For the log.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Chosen => "header or query",
+            Self::Password => "password",
+            Self::Cookie => "cookie",
+        }
+    }
+}
+
 /// A key as it was shown; not looked at yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Presented {

@@ -223,10 +223,8 @@ impl Streamer {
                 () = self.out.closed() => return Err(Over),
                 () = self.follow.news() => return Ok(()),
                 () = tokio::time::sleep_until(poll) => return Ok(()),
+                () = self.caller.admission().over() => return Err(Over),
                 () = tokio::time::sleep_until(self.heartbeat_at) => {
-                    if !self.state.keys.still_admit(self.caller.key()).await {
-                        return Err(Over);
-                    }
                     self.send(Bytes::from_static(b": still here\n\n")).await?;
                     return Ok(());
                 }
@@ -251,6 +249,7 @@ impl Streamer {
             sent = self.out.send(bytes) => sent.map_err(|_| Over),
             // A reader that does not read must not hold up the end.
             () = self.state.stop.cancelled() => Err(Over),
+            () = self.caller.admission().over() => Err(Over),
         };
         self.heartbeat_at = Instant::now() + self.state.limits.heartbeat;
         sent

@@ -29,7 +29,7 @@ use crate::wire::TaskView;
         (status = 200, description = "The task itself waits no longer", body = TaskView),
         (status = 400, description = "The id is malformed", body = ErrorBody),
         (status = 404, description = "No such task, or not yours", body = ErrorBody),
-        (status = 409, description = "It is running", body = ErrorBody),
+        (status = 409, description = "It is running, or it came with a secret that is gone by now", body = ErrorBody),
     ),
 )]
 pub(crate) async fn retry(
@@ -54,6 +54,12 @@ pub(crate) async fn retry(
 
 async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Response> {
     let input = state.store.input(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
+    if let Some(name) = input.extra.as_ref().and_then(|extra| extra.sealed.first()) {
+        let error = format!(
+            "the task came with a secret (extra_data.{name}), which was removed when it ended: submit it again with its keys"
+        );
+        return Err(ApiError::new(StatusCode::CONFLICT, "secret_gone", error).task(old.id));
+    }
     let request = Sha256::of(format!("retry {}", old.id).as_bytes());
     let new = NewTask {
         id: TaskId::new(),

@@ -112,7 +112,7 @@ async fn view(state: &AppState, caller: &Caller, worker: Worker) -> ApiResult<Wo
     {
         view.current_task_id = None;
     }
-    Ok(view)
+    Ok(if caller.is_admin() { view } else { view.without_address() })
 }
 
 /// Workers are everybody's, and what they render is its tenant's.

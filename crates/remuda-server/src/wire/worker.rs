@@ -16,10 +16,10 @@ pub(crate) struct WorkerView {
     /// `pending`, `starting`, `idle`, `running`, `stopped` or `error`.
     #[schema(value_type = String, example = "idle")]
     status: &'static str,
-    /// Where its ComfyUI answers, for those who may ask it.
-    endpoint: String,
-    /// The port of the endpoint.
-    port: u16,
+    /// Where its ComfyUI answers. Only for keys with the scope `admin`; null for others.
+    endpoint: Option<String>,
+    /// The port of the endpoint. Only for keys with the scope `admin`; null for others.
+    port: Option<u16>,
     /// The task under way, if you may see it.
     pub(crate) current_task_id: Option<String>,
     #[schema(value_type = String, format = DateTime)]
@@ -62,6 +62,15 @@ pub(crate) fn status_of(worker: &Worker, now: Timestamp) -> (WorkerStatus, bool)
     (status, !silent)
 }
 
+/// How texts may name an endpoint: the whole address, host and port, the host.
+fn places(endpoint: &str) -> Vec<String> {
+    let Ok(url) = Url::parse(endpoint) else { return Vec::new() };
+    let Some(host) = url.host_str() else { return Vec::new() };
+    let port = url.port_or_known_default().map(|port| format!("{host}:{port}"));
+    let whole = endpoint.trim_end_matches('/').to_owned();
+    [Some(whole), port, Some(host.to_owned())].into_iter().flatten().filter(|place| place.len() > 2).collect()
+}
+
 fn text(status: WorkerStatus) -> &'static str {
     match status {
         WorkerStatus::Pending => "pending",
@@ -74,6 +83,17 @@ fn text(status: WorkerStatus) -> &'static str {
 }
 
 impl WorkerView {
+    /// The same without what only an administrator may know: where the worker is.
+    pub(crate) fn without_address(mut self) -> Self {
+        let endpoint = self.endpoint.take().unwrap_or_default();
+        self.port = None;
+        let places = places(&endpoint);
+        self.reason = self.reason.map(|reason| {
+            places.iter().fold(reason, |reason, place| reason.replace(place.as_str(), "the worker"))
+        });
+        self
+    }
+
     pub(crate) fn new(worker: Worker, now: Timestamp) -> Self {
         let (status, reports) = status_of(&worker, now);
         let report = worker.report;
@@ -88,8 +108,8 @@ impl WorkerView {
         Self {
             pod_name: worker.spec.name.unwrap_or_else(|| worker.spec.id.to_string()),
             status: text(status),
-            endpoint: worker.spec.endpoint,
-            port: port.unwrap_or(0),
+            endpoint: Some(worker.spec.endpoint),
+            port: Some(port.unwrap_or(0)),
             current_task_id: report.current_task.map(|task| task.to_string()),
             created_at: worker.created_at,
             last_active_at: since,

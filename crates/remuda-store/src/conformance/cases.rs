@@ -137,6 +137,10 @@ macro_rules! conformance_tests {
                 old_tasks_are_forgotten_whole
                 a_forgotten_task_leaves_no_key_and_no_leftovers
                 tidying_an_empty_store_does_nothing;
+            sealing:
+                what_is_secret_is_for_claims_only
+                without_a_key_secrets_are_refused_by_name
+                keys_follow_each_other_and_wrong_ones_are_refused;
             storming:
                 a_storm_leaves_the_books_balanced;
         }
@@ -162,6 +166,7 @@ mod tests {
             include_str!("restarting.rs"),
             include_str!("recording.rs"),
             include_str!("housekeeping.rs"),
+            include_str!("sealing.rs"),
             include_str!("storming.rs"),
         ];
         let mut count = 0;

@@ -27,6 +27,7 @@ pub mod queueing;
 pub mod recording;
 pub mod registering;
 pub mod restarting;
+pub mod sealing;
 pub mod storming;
 pub mod submitting;
 pub mod working;

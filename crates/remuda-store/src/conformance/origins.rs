@@ -59,6 +59,7 @@ pub async fn where_a_task_came_from_is_kept(fixture: impl Fixture) {
         targets: Some(vec!["9".to_owned(), "12:3".to_owned()]),
         number: -3.25,
         outputs: vec!["9".to_owned()],
+        ..PromptExtra::default()
     };
     let origin = Origin {
         dialect: Dialect::Comfyui,
@@ -128,7 +129,13 @@ pub async fn a_task_is_looked_up_by_key_or_id(fixture: impl Fixture) {
     let hand = world.hand("w").await;
     let keyed = |key: &str| Some(Idempotency { key: key.to_owned(), request: Sha256::of(b"r") });
     let mut new = NewTask { idempotency: keyed("native:x"), ..native(Some("c")) };
-    let extra = PromptExtra { extra_data: None, targets: None, number: 3.0, outputs: vec!["9".to_owned()] };
+    let extra = PromptExtra {
+        extra_data: None,
+        targets: None,
+        number: 3.0,
+        outputs: vec!["9".to_owned()],
+        ..PromptExtra::default()
+    };
     new.input.extra = Some(Box::new(extra));
     let input = new.input.clone();
     let first = world.submit(new).await.id;

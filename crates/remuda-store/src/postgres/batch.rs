@@ -213,7 +213,11 @@ async fn repeat(inner: &Inner, commands: &[Command], claims: &[Parked], shard: i
     let mut careful = false;
     loop {
         match inner.sessions.bounded(run(inner, commands, claims, careful, shard)).await {
-            Ok(done) => return Ok(done),
+            Ok(mut done) => {
+                // After the commit: nothing that goes wrong here makes the batch run again.
+                inner.open_secrets(done.served.iter_mut().filter_map(Served::claim)).await;
+                return Ok(done);
+            }
             Err(fault) => tries.again(fault).await?,
         }
         careful = true;

@@ -37,6 +37,16 @@ pub(super) enum Served {
     Fenced,
 }
 
+impl Served {
+    /// The claim that was given.
+    pub(super) fn claim(&mut self) -> Option<&mut Claim> {
+        match self {
+            Self::Claim(claim) => Some(claim),
+            Self::Nothing { .. } | Self::Fenced => None,
+        }
+    }
+}
+
 /// Submissions of this batch, to find repetitions within it.
 #[derive(Default)]
 pub(super) struct Seen<'a> {

@@ -34,6 +34,7 @@ mod registrations;
 mod rows;
 mod save;
 mod schema;
+mod secrets;
 mod session;
 mod store;
 mod tasks;

@@ -47,7 +47,8 @@ pub(super) async fn prepare(sessions: &Sessions) -> Result<Installation> {
     }
     let told: Result<()> = attempt!(sessions, is_here(sessions));
     told?;
-    attempt!(sessions, installation(sessions))
+    let plain: Result<Installation> = attempt!(sessions, installation(sessions));
+    super::secrets::installation(sessions, plain?).await
 }
 
 fn known() -> i64 {

@@ -88,6 +88,7 @@ impl Store for PostgresStore {
     }
 
     async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
+        self.inner.sessions.options().secrets.seal_task(&mut new)?;
         new.not_before = new.not_before.map(rounded);
         new.deadline = new.deadline.map(rounded);
         match self.inner.write(Work::Submit(Box::new(new))).await? {

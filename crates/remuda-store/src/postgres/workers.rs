@@ -56,8 +56,9 @@ impl Inner {
 
     pub(super) async fn adopt(&self, request: &AdoptRequest) -> Result<Vec<Claim>> {
         let done: Result<(Vec<Claim>, Tidings)> = attempt!(self.sessions, self.try_adopt(request));
-        let (claims, tidings) = done?;
+        let (mut claims, tidings) = done?;
         self.announce(tidings);
+        self.open_secrets(claims.iter_mut()).await;
         Ok(claims)
     }
 

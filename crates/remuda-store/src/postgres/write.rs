@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use postgres_types::{Json, Type};
-use remuda_core::{Lease, PendingReason, Task, TaskInput, WorkerId};
+use remuda_core::{Lease, PendingReason, Task, TaskId, TaskInput, WorkerId};
 
 use super::columns::{Columns, JsonText, each};
 use super::save::Save;
@@ -40,6 +40,10 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     }
     if !save.sweeps.is_empty() {
         all.push(insert_sweeps(save));
+    }
+    let envelopes = || save.new_tasks.iter().filter_map(|(id, (_, input))| Some((id, envelope(input)?)));
+    if envelopes().next().is_some() {
+        all.push(insert_secrets(envelopes()));
     }
     // Last: it reads, too.
     if save.is_large() {
@@ -152,6 +156,16 @@ fn changed_tasks<'a>(columns: Columns<'a>, tasks: impl Iterator<Item = &'a Task>
 
 fn values<'a, R, T>(rows: &[&'a R], value: impl Fn(&'a R) -> T) -> Vec<T> {
     rows.iter().map(|row| value(row)).collect()
+}
+
+fn envelope(input: &TaskInput) -> Option<&[u8]> {
+    input.extra.as_ref()?.envelope.as_deref()
+}
+
+fn insert_secrets<'a>(envelopes: impl Iterator<Item = (&'a TaskId, &'a [u8])>) -> Statement<'a> {
+    let (ids, sealed): (Vec<_>, Vec<_>) = envelopes.map(|(id, sealed)| (id.0, sealed)).unzip();
+    let columns = Columns::default().with(Type::UUID_ARRAY, ids).with(Type::BYTEA_ARRAY, sealed);
+    ("INSERT INTO remuda.secret (task, sealed) SELECT * FROM unnest($1, $2)", columns)
 }
 
 fn new_lanes(save: &Save) -> Statement<'_> {

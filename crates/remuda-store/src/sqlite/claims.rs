@@ -17,7 +17,7 @@ use super::command::Command;
 use super::fault::{Outcome, corrupt};
 use super::rows::{Numbered, RawInput};
 use super::state::{Held, State};
-use crate::{Change, ClaimRequest, Error, Result};
+use crate::{Change, ClaimRequest, Error, Keyring, Result};
 
 /// Leases that were given to callers who were gone by then.
 #[derive(Debug)]
@@ -67,10 +67,13 @@ pub(super) struct RawClaim {
 
 impl Ticket {
     /// It arrived.
-    pub(super) fn accept(mut self) -> Result<Claim> {
+    pub(super) fn accept(mut self, secrets: &Keyring) -> Result<Claim> {
         let RawClaim { task, input, lease } = *self.claim.take().ok_or(Error::Closed)?;
         match input.parse() {
-            Ok(input) => Ok(Claim { task, input, lease, adopted: false }),
+            Ok(mut input) => {
+                secrets.open_task(task.id, &mut input);
+                Ok(Claim { task, input, lease, adopted: false })
+            }
             Err(fault) => {
                 self.orphans.add(lease.reference());
                 Err(fault.into())
@@ -233,13 +236,16 @@ impl Batch<'_> {
 
     /// What a task runs, as it came.
     pub(super) fn input(&self, no: i64) -> Outcome<RawInput> {
-        let mut statement =
-            self.db.prepare_cached("SELECT placements, workflow, extra, lane FROM input WHERE no = ?")?;
+        let sql = "SELECT placements, workflow, extra, lane, \
+                   (SELECT sealed FROM secret WHERE secret.no = input.no) FROM input WHERE no = ?";
+        let mut statement = self.db.prepare_cached(sql)?;
         let mut found = statement.query((no,))?;
         let row = found.next()?.ok_or_else(|| corrupt("a task", "it has no input"))?;
         let lane = self.state.lanes.get(&LaneId::from_stored(row.get(3)?));
         let lane = lane.ok_or_else(|| corrupt("a task", "it has no lane"))?;
-        RawInput::read(row, Arc::clone(&lane.requires))
+        let mut input = RawInput::read(row, Arc::clone(&lane.requires))?;
+        input.envelope = row.get(4)?;
+        Ok(input)
     }
 
     /// Asks for tasks that wait in a busy worker's own queue, one for every idle worker that got nothing.

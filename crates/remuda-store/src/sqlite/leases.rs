@@ -100,7 +100,8 @@ impl Batch<'_> {
         taken.sort_by_key(|held| (held.started_at, held.task.id));
         let mut claims = Vec::with_capacity(taken.len());
         for mut held in taken {
-            let input = self.input(held.no)?.parse()?;
+            let mut input = self.input(held.no)?.parse()?;
+            self.settings.secrets().open_task(held.task.id, &mut input);
             let before = held.lease.reference();
             let foreign = held.lease.owner != request.owner;
             let was = Was::from(&held.task);

@@ -4,10 +4,11 @@
 //! even open the store. The lock is the operating system's: it goes when its holder does, however that happens.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::private;
 use crate::{Clock as _, Error, Result, SystemClock};
 
 /// Held as long as the file is used.
@@ -24,9 +25,7 @@ impl FileLock {
             message: format!("could not {what} {}: {error}", place.display()),
             source: Some(Box::new(error)),
         };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&place).map_err(|error| failed("open", error))?;
+        let mut file = private::options().open(&place).map_err(|error| failed("open", error))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

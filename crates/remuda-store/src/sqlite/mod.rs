@@ -26,6 +26,7 @@ mod misc;
 mod open;
 mod origins;
 mod place;
+mod private;
 mod queue;
 mod readers;
 mod reads;

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rand::Rng as _;
-use remuda_core::{Installation, Sha256};
+use remuda_core::{Installation, Sha256, TaskId};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use uuid::Uuid;
 
 use super::fault::explain;
-use crate::{Error, Result};
+use super::private;
+use crate::keyring::ClusterKey;
+use crate::{Error, Keyring, Result};
 
 /// Marks a SQLite file as ours: "rmda".
 const APPLICATION_ID: i32 = 0x726d_6461;
@@ -35,11 +37,15 @@ const MIGRATIONS: &[Migration] = &[
 const KNOWN: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 
 /// The connection that writes, on a file with the newest schema.
-pub(super) fn writer(path: &Path) -> Result<(Connection, Installation)> {
+pub(super) fn writer(path: &Path, secrets: &Keyring) -> Result<(Connection, Installation)> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    private::store(path).map_err(|error| Error::Unavailable {
+        message: format!("could not open {}: {error}", path.display()),
+        source: Some(Box::new(error)),
+    })?;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| cannot_open(path, error))?;
-    let prepared = prepare(&connection, path);
+    let prepared = prepare(&connection, path, secrets);
     prepared.map(|installation| (connection, installation))
 }
 
@@ -66,7 +72,7 @@ fn cannot_open(path: &Path, error: rusqlite::Error) -> Error {
     }
 }
 
-fn prepare(connection: &Connection, path: &Path) -> Result<Installation> {
+fn prepare(connection: &Connection, path: &Path, secrets: &Keyring) -> Result<Installation> {
     let not_ours = |error| match explain(error) {
         Error::Corrupt(message) => {
             Error::Corrupt(format!("{} is not a Remuda store: {message}", path.display()))
@@ -84,7 +90,30 @@ fn prepare(connection: &Connection, path: &Path) -> Result<Installation> {
     }
     configure(connection, tables == 0).map_err(explain)?;
     migrate(connection)?;
-    installation(connection).map_err(explain)
+    let mut installation = installation(connection).map_err(explain)?;
+    let sealed: Option<Vec<u8>> = connection
+        .query_row("SELECT cluster_key FROM sealed_installation", (), |row| row.get(0))
+        .optional()
+        .map_err(explain)?;
+    match secrets.cluster_key(installation.id, sealed.as_deref())? {
+        ClusterKey::Plain => {}
+        ClusterKey::Known(key) => installation.cluster_key = key,
+        ClusterKey::Seal(key, envelope) => {
+            if sealed.is_none() {
+                connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
+                let done = seal_before(connection, secrets);
+                connection
+                    .execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" })
+                    .map_err(explain)?;
+                done?;
+            }
+            let sql = "INSERT INTO sealed_installation (one, cluster_key) VALUES (1, ?) \
+                       ON CONFLICT DO UPDATE SET cluster_key = excluded.cluster_key";
+            connection.execute(sql, (envelope,)).map_err(explain)?;
+            installation.cluster_key = key;
+        }
+    }
+    Ok(installation)
 }
 
 fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
@@ -100,6 +129,8 @@ fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
     // Only for large rows: otherwise the writer copies the log back before, between two transactions.
     connection.pragma_update(None, "wal_autocheckpoint", 6000)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
+    // What is deleted is overwritten where that costs no further page: sealed secrets above all.
+    connection.pragma_update(None, "secure_delete", "FAST")?;
     connection.pragma_update(None, "cache_size", -16384)?;
     // Rows that belong together are written and removed together by the code; checking it costs a look each time.
     connection.pragma_update(None, "foreign_keys", false)?;
@@ -152,4 +183,37 @@ fn installation(connection: &Connection) -> rusqlite::Result<Installation> {
     let params = (new.id.as_bytes(), &new.cluster_key);
     connection.execute("INSERT INTO installation (id, cluster_key) VALUES (?, ?)", params)?;
     Ok(new)
+}
+
+/// Seals what the release before kept in plain text, when the store gets its first secret key.
+fn seal_before(connection: &Connection, secrets: &Keyring) -> Result<()> {
+    let sql = "SELECT input.no, input.extra, task.id, task.finished_at IS NULL FROM input \
+               JOIN task ON task.no = input.no WHERE input.extra IS NOT NULL AND input.no > ? \
+               ORDER BY input.no LIMIT 500";
+    let mut count = 0;
+    let mut after = i64::MIN;
+    loop {
+        let mut statement = connection.prepare_cached(sql).map_err(explain)?;
+        let read = |row: &rusqlite::Row<'_>| {
+            let id = TaskId(Uuid::from_bytes(row.get(2)?));
+            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, id, row.get::<_, bool>(3)?))
+        };
+        let some = statement.query_map((after,), read).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let some = some.map_err(explain)?;
+        let Some((last, ..)) = some.last() else { break };
+        after = *last;
+        for (no, extra, id, unfinished) in some {
+            let Some((extra, envelope)) = secrets.seal_stored(id, &extra)? else { continue };
+            connection.execute("UPDATE input SET extra = ? WHERE no = ?", (extra, no)).map_err(explain)?;
+            if unfinished {
+                let sql = "INSERT OR REPLACE INTO secret (no, sealed) VALUES (?, ?)";
+                connection.execute(sql, (no, envelope)).map_err(explain)?;
+            }
+            count += 1;
+        }
+    }
+    if count > 0 {
+        tracing::info!(tasks = count, "sealed what an earlier release had kept in plain text");
+    }
+    Ok(())
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use remuda_core::{
     Attempt, EventKind, Fence, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement, Priority,
-    Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker, WorkerId,
+    PromptExtra, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker,
+    WorkerId,
 };
 use rusqlite::Row;
 use serde::Serialize;
@@ -241,13 +242,21 @@ pub(super) struct RawInput {
     placements: Option<String>,
     workflow: String,
     extra: Option<String>,
+    /// What is secret of it, sealed; read for claims only.
+    pub(super) envelope: Option<Vec<u8>>,
     requires: Arc<Requirements>,
 }
 
 impl RawInput {
     /// placements, workflow, extra; the requirements are those of the lane it came into.
     pub(super) fn read(row: &Row<'_>, requires: Arc<Requirements>) -> Outcome<Self> {
-        Ok(Self { placements: row.get(0)?, workflow: row.get(1)?, extra: row.get(2)?, requires })
+        Ok(Self {
+            placements: row.get(0)?,
+            workflow: row.get(1)?,
+            extra: row.get(2)?,
+            envelope: None,
+            requires,
+        })
     }
 
     pub(super) fn parse(self) -> Outcome<TaskInput> {
@@ -256,11 +265,14 @@ impl RawInput {
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .map_err(|error| corrupt("a list of files", error))?;
-        let extra = self
+        let mut extra: Option<Box<PromptExtra>> = self
             .extra
             .map(|text| serde_json::from_str(&text))
             .transpose()
             .map_err(|error| corrupt("what came beside a workflow", error))?;
+        if let Some(extra) = &mut extra {
+            extra.envelope = self.envelope;
+        }
         let workflow = RawValue::from_string(self.workflow).map_err(|error| corrupt("a workflow", error))?;
         let requires = Arc::unwrap_or_clone(self.requires);
         Ok(TaskInput { workflow, placements: placements.unwrap_or_default(), requires, extra })

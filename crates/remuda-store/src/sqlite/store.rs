@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
 use super::beats::Beat;
-use super::claims::{Orphans, Ticket, Waiting};
+use super::claims::{Orphans, Waiting};
 use super::command::{Command, Job, Submit};
 use super::fault::Outcome;
 use super::lock::FileLock;
@@ -102,7 +102,7 @@ impl SqliteStore {
     fn open_blocking(path: &Path, options: Options) -> Result<Self> {
         let lock = FileLock::take(path)?;
         let settings = Arc::new(Settings::new(options));
-        let (db, installation) = open::writer(path)?;
+        let (db, installation) = open::writer(path, settings.secrets())?;
         let place = Place::of(path)?;
         let (changes, _) = broadcast::channel(CHANGES);
         let (commands, received) = mpsc::channel(COMMANDS);
@@ -209,7 +209,8 @@ impl Store for SqliteStore {
         .await
     }
 
-    async fn submit(&self, new: NewTask) -> Result<Submitted> {
+    async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
+        self.settings.secrets().seal_task(&mut new)?;
         let (reply, answer) = oneshot::channel();
         self.send(Command::Submit(Box::new(Submit { new, done: None, reply }))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
@@ -310,7 +311,7 @@ impl Store for SqliteStore {
         let (id, wait) = (self.next_id(), request.wait);
         self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
         let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
-        ticket.map(Ticket::accept).transpose()
+        ticket.map(|ticket| ticket.accept(self.settings.secrets())).transpose()
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {

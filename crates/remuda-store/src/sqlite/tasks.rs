@@ -40,6 +40,10 @@ impl Batch<'_> {
         let sql = "INSERT INTO input (no, lane, placements, workflow, extra) VALUES (?, ?, ?, ?, ?)";
         let workflow = new.input.workflow.get();
         self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow, extra))?;
+        if let Some(envelope) = new.input.extra.as_ref().and_then(|extra| extra.envelope.as_ref()) {
+            let sql = "INSERT INTO secret (no, sealed) VALUES (?, ?)";
+            self.db.prepare_cached(sql)?.execute((no, envelope))?;
+        }
         if !is_told_by_task(&event) {
             self.insert_event(no, &event)?;
         }

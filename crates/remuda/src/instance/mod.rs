@@ -4,6 +4,8 @@
 
 mod metrics;
 mod owner;
+mod private;
+mod secrets;
 mod store;
 mod timing;
 mod workers;

@@ -2,13 +2,15 @@
 //!
 //! A restarted process finds its leases by it, so two processes must never have the same one.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use remuda_core::OwnerId;
 use uuid::Uuid;
+
+use super::private;
 
 /// The id of this process, for as long as the lock on its file is held.
 #[derive(Debug)]
@@ -21,14 +23,13 @@ pub(crate) struct Owner {
 impl Owner {
     /// Takes the id of a data directory, or makes one.
     pub(crate) fn take(data: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(data).with_context(|| {
+        private::data_directory(data).with_context(|| {
             format!("cannot make the data directory {}: choose another with --data", data.display())
         })?;
         let path = data.join("owner");
-        let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).with_context(
-                || format!("cannot write {}: choose another data directory with --data", path.display()),
-            )?;
+        let mut file = private::file(&path).with_context(|| {
+            format!("cannot write {}: choose another data directory with --data", path.display())
+        })?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!(

@@ -7,12 +7,14 @@ use remuda_core::{Installation, OwnerId};
 use remuda_files::Files;
 use remuda_store::{Counts, PostgresStore, SqliteStore, Store};
 
+use super::secrets;
 use super::timing::store_options;
 use crate::config::{Settings, StoreUrl};
 
 /// Opens the store, for this process.
 pub(crate) async fn open_store(settings: &Settings, owner: OwnerId) -> anyhow::Result<Arc<dyn Store>> {
-    let options = store_options(owner, settings.tasks.lease);
+    let mut options = store_options(owner, settings.tasks.lease);
+    options.secrets = secrets::keyring(settings)?;
     Ok(match &settings.store.url {
         StoreUrl::Sqlite(path) => {
             if let Some(folder) = path.parent() {

@@ -56,9 +56,9 @@ impl Folder {
     /// Makes the folder, and keeps other processes out of it.
     pub(super) fn open(folder: &Path) -> Result<Self> {
         let jobs = folder.join("journal");
-        fs::create_dir_all(&jobs).map_err(|error| trouble("cannot make the folder", &jobs, &error))?;
+        private_folder(&jobs).map_err(|error| trouble("cannot make the folder", &jobs, &error))?;
         let path = folder.join("lock");
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let lock = private_file().truncate(false).open(&path);
         let lock = lock.map_err(|error| trouble("cannot write", &path, &error))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -212,10 +212,26 @@ fn read_identity(path: &Path) -> Result<Identity> {
     }
 }
 
+/// What is in the journal is for the user who runs the worker, and for nobody else.
+fn private_folder(path: &Path) -> io::Result<()> {
+    let mut folder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder.recursive(true).create(path)
+}
+
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.write(true).create(true);
+    options
+}
+
 /// Replaces a file whole.
 fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
-    let mut file = File::create(&temporary)?;
+    let mut file = private_file().truncate(true).open(&temporary)?;
     file.write_all(bytes)?;
     if durable {
         file.sync_all()?;

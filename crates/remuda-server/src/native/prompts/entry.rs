@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use remuda_core::{Task, TaskInput};
+use remuda_core::{Task, TaskInput, secrets};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -11,9 +11,6 @@ use serde_json::{Map, Value, json};
 use super::messages;
 use super::request::shown;
 use crate::native::names;
-
-/// Keys of paid nodes: they go to the worker and are never shown again.
-const SECRET: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
 /// `[number, prompt_id, prompt, extra_data, outputs_to_execute]`.
 #[derive(Debug, Serialize)]
@@ -88,7 +85,7 @@ fn shown_extra(task: &Task, extra: Option<&RawValue>) -> Box<RawValue> {
     let mut parts = Vec::with_capacity(pairs.0.len() + 2);
     let mut push = |name: &str, value: &str| parts.push(format!("{}:{value}", Value::from(name)));
     for (name, value) in &pairs.0 {
-        if !SECRET.contains(&name.as_str()) && name != "client_id" && name != "create_time" {
+        if !secrets::is_secret(name) && name != "client_id" && name != "create_time" {
             push(name, value.get());
         }
     }

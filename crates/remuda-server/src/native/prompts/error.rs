@@ -94,6 +94,12 @@ impl From<ApiError> for NativeError {
 
 impl From<remuda_store::Error> for NativeError {
     fn from(error: remuda_store::Error) -> Self {
+        if let remuda_store::Error::NoSecretKey { field } = &error {
+            let field = format!("extra_data.{field}");
+            let mut refused = Self::refused("secret_key_needed", "Secrets cannot be kept", error.to_string());
+            refused.extra_info.insert("field".to_owned(), field.into());
+            return refused;
+        }
         ApiError::from(error).into()
     }
 }

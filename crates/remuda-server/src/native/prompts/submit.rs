@@ -123,6 +123,7 @@ pub(crate) async fn submit(
         targets: prompt.targets,
         number,
         outputs: cleared.outputs,
+        ..PromptExtra::default()
     };
     let input = TaskInput {
         workflow: cleared.workflow,

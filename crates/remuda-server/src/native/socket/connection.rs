@@ -1,5 +1,6 @@
 //! One websocket of one client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -20,7 +21,7 @@ use super::client::Client;
 use super::desk::LONGEST_NAME;
 use super::mailbox::{Place, ReaderId};
 use super::words;
-use crate::access::{Caller, ReadCaller};
+use crate::access::{Admission, Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::native::fleet::feature_flags;
 use crate::state::AppState;
@@ -97,7 +98,7 @@ pub(super) async fn open(
 
 async fn serve(state: AppState, socket: WebSocket, caller: Caller, name: String) {
     let (out, incoming) = socket.split();
-    let mut out = Out { out, state: state.clone() };
+    let mut out = Out { out, state: state.clone(), admission: caller.admission().clone() };
     let Some((client, (reader, end))) = state.desk.visit(&state, &caller.tenant, &name, Client::join) else {
         let code = if state.stop.is_cancelled() { GOING_AWAY } else { TRY_AGAIN };
         return out.farewell(code).await;
@@ -105,7 +106,6 @@ async fn serve(state: AppState, socket: WebSocket, caller: Caller, name: String)
     let mut connection = Connection {
         state: &state,
         client: &client,
-        caller: &caller,
         reader,
         incoming,
         labelled: false,
@@ -138,6 +138,8 @@ enum Left {
 struct Out {
     out: SplitSink<WebSocket, Message>,
     state: AppState,
+    /// How long its client may stay.
+    admission: Arc<Admission>,
 }
 
 impl Out {
@@ -146,6 +148,7 @@ impl Out {
         tokio::select! {
             biased;
             () = self.state.stop.cancelled() => Err(Left::Stopped),
+            () = self.admission.over() => Err(Left::Refused),
             fed = tokio::time::timeout(PATIENCE, self.out.feed(message)) => match fed {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(_)) | Err(_) => Err(Left::Broken),
@@ -157,6 +160,7 @@ impl Out {
         tokio::select! {
             biased;
             () = self.state.stop.cancelled() => Err(Left::Stopped),
+            () = self.admission.over() => Err(Left::Refused),
             flushed = tokio::time::timeout(PATIENCE, self.out.flush()) => match flushed {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(_)) | Err(_) => Err(Left::Broken),
@@ -173,7 +177,6 @@ impl Out {
 struct Connection<'a> {
     state: &'a AppState,
     client: &'a Client,
-    caller: &'a Caller,
     reader: ReaderId,
     incoming: SplitStream<WebSocket>,
     /// It understands pictures that say whose they are.
@@ -218,6 +221,7 @@ impl Connection<'_> {
             } else {
                 tokio::select! {
                     () = self.state.stop.cancelled() => return Err(Left::Stopped),
+                    () = out.admission.over() => return Err(Left::Refused),
                     () = tokio::time::sleep_until(self.ping_at) => {
                         self.ping(out).await?;
                         continue;
@@ -263,9 +267,6 @@ impl Connection<'_> {
     async fn ping(&mut self, out: &mut Out) -> Result<(), Left> {
         if self.heard_at.elapsed() >= PATIENCE {
             return Err(Left::Broken);
-        }
-        if !self.state.keys.still_admit(self.caller.key()).await {
-            return Err(Left::Refused);
         }
         let sent = self.client.sent(self.reader);
         self.ping_at = Instant::now() + PING;

@@ -1,0 +1,211 @@
+//! Which members of `extra_data` are secret, and taking them out and putting them back.
+//!
+//! Only the members at the top are looked at: that is where ComfyUI and its paid nodes expect their keys. Values are
+//! never read, only moved, so that what is not secret stays byte for byte as it came.
+
+use std::fmt;
+
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// Words that make a name secret wherever they stand in it.
+const WORDS: [&str; 14] = [
+    "apikey",
+    "auth",
+    "authorization",
+    "bearer",
+    "cookie",
+    "credential",
+    "credentials",
+    "jwt",
+    "passphrase",
+    "passwd",
+    "password",
+    "pwd",
+    "secret",
+    "token",
+];
+
+/// Parts of words that do: for names that are written together.
+const PARTS: [&str; 6] = ["apikey", "accesskey", "privatekey", "password", "secret", "authorization"];
+
+/// Words before `key` that make it one that opens something.
+const KEYS: [&str; 6] = ["access", "api", "auth", "private", "secret", "service"];
+
+/// Whether a member of `extra_data` with this name holds a secret: `api_key_comfy_org`, `auth_token_comfy_org`,
+/// `openaiApiKey`, `Authorization`. `max_tokens` and `keyframes` are not secret.
+pub fn is_secret(name: &str) -> bool {
+    let words = words(name);
+    words.iter().any(|word| {
+        WORDS.contains(&word.as_str())
+            || word.ends_with("token")
+            || PARTS.iter().any(|part| word.contains(part))
+    }) || words.windows(2).any(|pair| KEYS.contains(&pair[0].as_str()) && pair[1] == "key")
+}
+
+/// The words of a name, in lower case: `apiKey_v2` is `api`, `key`, `v2`.
+fn words(name: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut small_before = false;
+    for letter in name.chars() {
+        let ends = !letter.is_alphanumeric() || (letter.is_uppercase() && small_before);
+        if ends && !word.is_empty() {
+            words.push(std::mem::take(&mut word));
+        }
+        if letter.is_alphanumeric() {
+            word.extend(letter.to_lowercase());
+        }
+        small_before = letter.is_lowercase() || letter.is_numeric();
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
+}
+
+/// `extra_data` in two parts.
+pub struct Split {
+    /// What anybody may read.
+    pub open: Box<RawValue>,
+    /// The secret members, as a JSON object.
+    pub secret: String,
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+/// Never shows what is secret.
+impl fmt::Debug for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Split").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+/// Takes the secret members out of `extra_data`. `None`: it has none.
+pub fn split(extra_data: &RawValue) -> Option<Split> {
+    let members: Members<'_> = serde_json::from_str(extra_data.get()).ok()?;
+    let (secret, open): (Vec<_>, Vec<_>) = members.0.into_iter().partition(|(name, _)| is_secret(name));
+    if secret.is_empty() {
+        return None;
+    }
+    let mut names: Vec<String> = secret.iter().map(|(name, _)| name.clone()).collect();
+    names.dedup();
+    let open = RawValue::from_string(object(&open)).ok()?;
+    Some(Split { open, secret: object(&secret), names })
+}
+
+/// Puts the secret members back. `None`: one of them is no JSON object, so something was changed in between.
+pub fn join(open: Option<&RawValue>, secret: &str) -> Option<Box<RawValue>> {
+    let open: Members<'_> = match open {
+        Some(open) => serde_json::from_str(open.get()).ok()?,
+        None => Members::default(),
+    };
+    let secret: Members<'_> = serde_json::from_str(secret).ok()?;
+    let all: Vec<_> = open.0.into_iter().chain(secret.0).collect();
+    RawValue::from_string(object(&all)).ok()
+}
+
+fn object(members: &[(String, &RawValue)]) -> String {
+    let mut text = String::from("{");
+    for (n, (name, value)) in members.iter().enumerate() {
+        if n > 0 {
+            text.push(',');
+        }
+        text.push_str(&serde_json::Value::from(name.as_str()).to_string());
+        text.push(':');
+        text.push_str(value.get());
+    }
+    text.push('}');
+    text
+}
+
+/// The members of an object in their order, also those that are there twice, values unread.
+#[derive(Default)]
+struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Vec<(String, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(members)
+            }
+        }
+        deserializer.deserialize_map(Fields).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_known_by_their_names() {
+        for name in [
+            "api_key_comfy_org",
+            "auth_token_comfy_org",
+            "token",
+            "accessToken",
+            "authtoken",
+            "openaiApiKey",
+            "OPENAI_API_KEY",
+            "apikey",
+            "client-secret",
+            "password",
+            "Authorization",
+            "x-auth",
+            "aws.access.key",
+            "private_key",
+        ] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in [
+            "extra_pnginfo",
+            "client_id",
+            "preview_method",
+            "max_tokens",
+            "tokenizer",
+            "keyframes",
+            "key",
+            "author",
+            "create_time",
+            "",
+        ] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_out_comes_back_and_the_rest_is_as_it_came() {
+        let text = r#"{"extra_pnginfo": {"workflow": {"n": 1.50, "token": "shown"}}, "api_key_comfy_org": "sk-1","a":1e3, "\u0061pi_key": ["x"], "api_key":"y"}"#;
+        let whole = RawValue::from_string(text.to_owned()).unwrap();
+        let split = split(&whole).unwrap();
+        assert_eq!(split.names, ["api_key_comfy_org", "api_key"]);
+        let open = r#"{"extra_pnginfo":{"workflow": {"n": 1.50, "token": "shown"}},"a":1e3}"#;
+        assert_eq!(split.open.get(), open);
+        assert_eq!(split.secret, r#"{"api_key_comfy_org":"sk-1","api_key":["x"],"api_key":"y"}"#);
+        assert!(!format!("{split:?}").contains("sk-1"));
+        let joined = join(Some(&split.open), &split.secret).unwrap();
+        assert_eq!(joined.get(), format!("{},{}", &open[..open.len() - 1], &split.secret[1..]));
+        assert_eq!(join(None, "{}").unwrap().get(), "{}");
+        assert!(join(Some(&split.open), "sk-1").is_none());
+    }
+
+    #[test]
+    fn without_secrets_nothing_is_touched() {
+        for text in [r#"{"a": 1}"#, "{}", "[]", "null", r#""token""#] {
+            assert!(split(&RawValue::from_string(text.to_owned()).unwrap()).is_none(), "{text}");
+        }
+    }
+}

@@ -19,6 +19,7 @@ mod columns;
 mod desk;
 mod documents;
 mod fault;
+mod harm;
 mod inner;
 mod lanes;
 mod ledger;

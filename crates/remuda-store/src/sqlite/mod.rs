@@ -17,6 +17,7 @@ mod claims;
 mod command;
 mod documents;
 mod fault;
+mod harm;
 mod housekeeping;
 mod leases;
 mod lists;

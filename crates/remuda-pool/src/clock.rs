@@ -60,6 +60,11 @@ impl Pulse {
         }
     }
 
+    /// Whether anybody counts.
+    pub fn is_watched(&self) -> bool {
+        self.0.limit_ms.load(Ordering::Relaxed) > 0
+    }
+
     /// For how long of the process's own time the runtime has not turned. Zero when nobody counts.
     pub fn silent(&self) -> Duration {
         if self.0.stopped.load(Ordering::Relaxed) {
@@ -71,7 +76,7 @@ impl Pulse {
     /// Whether the runtime turned within the limit of the watchdog.
     pub fn turns(&self) -> bool {
         let limit = self.0.limit_ms.load(Ordering::Relaxed);
-        limit == 0 || self.silent() < Duration::from_millis(limit)
+        !self.is_watched() || self.silent() < Duration::from_millis(limit)
     }
 }
 

@@ -122,6 +122,13 @@ impl Pool {
         let _known_before = self.shared().roll.marks.set(marks);
     }
 
+    /// For tests of the whole program: does this within every computation. Not part of what is shipped.
+    #[cfg(debug_assertions)]
+    #[doc(hidden)]
+    pub fn fault_in(&self, fault: impl Fn(&'static str, Option<uuid::Uuid>) + Send + Sync + 'static) {
+        let _known_before = self.shared().roll.fault.set(crate::roll::Fault(Box::new(fault)));
+    }
+
     /// The time that the pool counts with; a watchdog drives it.
     pub fn clock(&self) -> Clock {
         self.shared().roll.clock.clone()
@@ -137,6 +144,11 @@ impl Pool {
         self.shared().lock().line.waiting()
     }
 
+    /// Whether the work is done where it is asked for.
+    pub fn is_small(&self, work: &Work) -> bool {
+        work.bytes <= self.shared().options.inline
+    }
+
     /// Does the work: here when it is small, else on a thread of the pool when its turn comes.
     ///
     /// # Errors
@@ -146,7 +158,7 @@ impl Pool {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        if work.bytes <= self.shared().options.inline {
+        if self.is_small(&work) {
             return Ok(self.here(&work, compute));
         }
         let (reply, answer) = oneshot::channel();

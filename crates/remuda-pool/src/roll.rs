@@ -55,12 +55,33 @@ pub(crate) struct Roll {
     next: AtomicUsize,
     pub(crate) clock: Clock,
     pub(crate) marks: OnceLock<Marks>,
+    /// For tests of the whole program: done within every computation, under its mark.
+    #[cfg(debug_assertions)]
+    pub(crate) fault: OnceLock<Fault>,
+}
+
+/// What a test does within a computation, by its name and task.
+#[cfg(debug_assertions)]
+pub(crate) struct Fault(pub(crate) Box<dyn Fn(&'static str, Option<Uuid>) + Send + Sync>);
+
+#[cfg(debug_assertions)]
+impl std::fmt::Debug for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Fault")
+    }
 }
 
 impl Default for Roll {
     fn default() -> Self {
         let slots = std::iter::repeat_with(Slot::default).take(SLOTS).collect();
-        Self { slots, next: AtomicUsize::new(0), clock: Clock::default(), marks: OnceLock::new() }
+        Self {
+            slots,
+            next: AtomicUsize::new(0),
+            clock: Clock::default(),
+            marks: OnceLock::new(),
+            #[cfg(debug_assertions)]
+            fault: OnceLock::new(),
+        }
     }
 }
 
@@ -82,7 +103,12 @@ impl Roll {
         };
         let (began, pooled) = (self.clock.ran(), stall.is_some());
         *self.slots[slot].entry() = Some(Entry { work: work.clone(), began, stall, pooled, told: false });
-        Entered { roll: self, slot: Some(slot), marked }
+        let entered = Entered { roll: self, slot: Some(slot), marked };
+        #[cfg(debug_assertions)]
+        if let Some(Fault(fault)) = self.fault.get() {
+            fault(work.what, work.task);
+        }
+        entered
     }
 
     /// Everything under way.

@@ -90,17 +90,45 @@ impl FromStr for FailureClass {
 
 /// Why an attempt, or at last a task, failed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub struct Failure {
     /// Decides what is done about it.
     pub class: FailureClass,
     /// For people: what happened, to what.
     pub message: String,
     /// The node at fault, when there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,
     /// ComfyUI's own words: node errors, exception, traceback.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
+}
+
+/// A failure in a row or on the wire. The release before this one reads them too, and knows no class `harmful`: it is
+/// written as a refused graph, which that release does not try again either, with a field that it does not look at.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    class: FailureClass,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    harmful: bool,
+    message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    details: Option<serde_json::Value>,
+}
+
+impl From<Written> for Failure {
+    fn from(written: Written) -> Self {
+        let Written { class, harmful, message, node_id, details } = written;
+        Self { class: if harmful { FailureClass::Harmful } else { class }, message, node_id, details }
+    }
+}
+
+impl From<Failure> for Written {
+    fn from(failure: Failure) -> Self {
+        let Failure { class, message, node_id, details } = failure;
+        let harmful = class == FailureClass::Harmful;
+        Self { class: if harmful { FailureClass::Validation } else { class }, harmful, message, node_id, details }
+    }
 }
 
 impl Failure {
@@ -221,6 +249,24 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the release before this one has it.
+    #[derive(Debug, Deserialize)]
+    struct Before {
+        class: String,
+        message: String,
+    }
+
+    #[test]
+    fn a_harmful_task_can_be_read_by_the_release_before() {
+        let failure = Failure::new(FailureClass::Harmful, "set aside");
+        let text = serde_json::to_string(&failure).unwrap();
+        let before: Before = serde_json::from_str(&text).unwrap();
+        assert_eq!((before.class.as_str(), before.message.as_str()), ("validation", "set aside"));
+        assert_eq!(serde_json::from_str::<Failure>(&text).unwrap(), failure);
+        let usual = Failure::new(FailureClass::Crash, "gone");
+        assert_eq!(serde_json::to_string(&usual).unwrap(), r#"{"class":"crash","message":"gone"}"#);
+    }
 
     #[test]
     fn every_class_has_its_treatment() {

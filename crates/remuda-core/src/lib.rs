@@ -5,6 +5,7 @@
 mod attempt;
 mod event;
 mod failure;
+pub mod harm;
 mod ids;
 mod keys;
 mod lease;
@@ -22,6 +23,7 @@ mod worker;
 pub use attempt::{Attempt, AttemptOutcome};
 pub use event::{EventKind, TaskEvent};
 pub use failure::{Failure, FailureClass, Policy, Verdict};
+pub use harm::{Harm, HarmKind, Harmed};
 pub use ids::{AttemptNo, Fence, IdError, Installation, OwnerId, Sha256, TaskId, Tenant, Version, WorkerId};
 pub use keys::{ApiKey, KeyId, KeyRecord, Scope, Scopes};
 pub use lease::{Claim, Lease, LeaseRef, Phase, Progress};

@@ -315,6 +315,24 @@ pub fn lose(task: &mut Task, now: Timestamp, policy: &Policy) -> Ended {
     failed(task, now, policy, Failure::new(FailureClass::Lost, message), None, 0.0)
 }
 
+/// The task did enough harm, wherever it is. Like a loss it raises the fence: whoever holds a lease on it changes nothing
+/// any more. A cancellation that came first wins.
+pub fn set_aside(task: &mut Task, now: Timestamp, failure: Failure) -> Result<Ended, NotPossible> {
+    if task.status.is_terminal() {
+        return Err(NotPossible(task.status));
+    }
+    task.fence = task.fence.next();
+    if task.cancel_at.is_some() {
+        return Ok(cancelled(task, now, false));
+    }
+    task.failures += 1;
+    task.error = Some(failure.clone());
+    finish(task, now, Status::Failed);
+    let data = json!({"worker": task.worker, "attempt": task.attempt, "error": failure});
+    let event = event(task, now, EventKind::Failed, data);
+    Ok(Ended { event, outcome: AttemptOutcome::Failed, failure: Some(failure), gpu_ms: None, discarded: false })
+}
+
 /// Somebody asks for the end. A waiting task ends at once; a running one is marked for its holder.
 /// Asking twice is the same as asking once (`None`).
 pub fn cancel(task: &mut Task, now: Timestamp) -> Result<Option<TaskEvent>, NotPossible> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use comfyui::{Client, SessionOptions};
 use remuda_core::{OwnerId, WorkerSpec};
+use remuda_pool::{HarmBook, Pool};
 
 use crate::QuarantineRules;
 
@@ -18,12 +19,23 @@ pub struct HerdOptions {
     pub timing: Timing,
     /// When a worker rests.
     pub quarantine: QuarantineRules,
+    /// Where large graphs are worked on.
+    pub pool: Pool,
+    /// What this process knows of tasks that brought it down, and nobody has counted yet.
+    pub harm: HarmBook,
 }
 
 impl HerdOptions {
     /// The defaults, for this process.
     pub fn new(owner: OwnerId) -> Self {
-        Self { owner, gateway: None, timing: Timing::default(), quarantine: QuarantineRules::default() }
+        Self {
+            owner,
+            gateway: None,
+            timing: Timing::default(),
+            quarantine: QuarantineRules::default(),
+            pool: Pool::default(),
+            harm: HarmBook::default(),
+        }
     }
 }
 

@@ -186,6 +186,15 @@ pub struct GiveBack {
     pub learnt: Option<Requirements>,
 }
 
+/// Work on a task's graph brought the process down or to a standstill.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Harm {
+    /// Under which lease. A process after a restart has adopted it first.
+    pub lease: LeaseRef,
+    /// What happened.
+    pub harm: remuda_core::Harm,
+}
+
 /// Which file to read, and by what right.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputQuery {

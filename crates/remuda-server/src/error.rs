@@ -250,6 +250,7 @@ impl From<PreflightError> for ApiError {
         match error {
             PreflightError::Refused(refusal) => refusal.into(),
             PreflightError::Store(error) => error.into(),
+            PreflightError::NotDone(error) => error.into(),
         }
     }
 }

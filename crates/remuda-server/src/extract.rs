@@ -8,7 +8,7 @@ use axum::extract::{FromRequestParts, Path, Query};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use remuda_core::TaskId;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
@@ -148,9 +148,9 @@ pub(crate) async fn skip(stream: &mut axum::body::BodyDataStream, most: u64) {
     }
 }
 
-/// Reads a JSON object. Not JSON is 400; JSON of another shape is 422 and names the field.
-pub(crate) fn read_json<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> ApiResult<T> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+/// Reads a JSON object that came under this content type. Not JSON is 400; JSON of another shape is 422 and names the field.
+pub(crate) fn read_json<T: DeserializeOwned>(kind: Option<&HeaderValue>, body: &[u8]) -> ApiResult<T> {
+    let kind = kind.and_then(|value| value.to_str().ok());
     let essence = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
     if let Some(essence) = essence
         && essence != "application/json"
@@ -226,7 +226,6 @@ pub(crate) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     #[test]
     fn a_preference_is_found_among_others() {

@@ -2,6 +2,7 @@
 
 mod access;
 mod changes;
+mod compute;
 mod error;
 mod extract;
 pub mod janitor;
@@ -12,6 +13,7 @@ mod options;
 mod relay;
 mod router;
 mod routes;
+mod sentry;
 mod server;
 mod state;
 mod sync;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use remuda_core::{OwnerId, Priority};
 use remuda_files::Files;
+use remuda_pool::{Pool, Pulse};
 use remuda_runner::frames::FrameHub;
 use remuda_store::Store;
 use url::Url;
@@ -46,6 +47,10 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// How long a lease of the store lasts: told to sidecars, which must beat more often.
     pub lease: Duration,
+    /// Where large requests are worked on.
+    pub pool: Pool,
+    /// Whether the runtime turns. With a watchdog behind it, `/live` is answered even while it does not.
+    pub pulse: Pulse,
 }
 
 impl ServerOptions {
@@ -68,6 +73,8 @@ impl ServerOptions {
             registry: Registry::default(),
             drain: Duration::from_secs(10),
             lease: Duration::from_secs(30),
+            pool: Pool::default(),
+            pulse: Pulse::default(),
         }
     }
 }

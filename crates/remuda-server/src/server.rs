@@ -25,6 +25,7 @@ use crate::keys_socket::KeysHandle;
 use crate::options::ServerOptions;
 use crate::router::router;
 use crate::routes;
+use crate::sentry::Sentry;
 use crate::state::AppState;
 
 /// After an error of `accept`, such as too many open files, so long nothing is accepted.
@@ -66,7 +67,9 @@ impl Server {
         background.close();
         let app = router(state.clone());
         let limits = &state.limits;
-        serve(listener, app, limits.connections, limits.head_time, self.drain, shutdown, &state.stop).await;
+        let sentry = Sentry::stand(&listener, &state.pulse);
+        let (most, head_time) = (limits.connections, limits.head_time);
+        serve(listener, sentry, app, most, head_time, self.drain, shutdown, &state.stop).await;
         state.tasks.close();
         // They were told to stop, and wait for nothing but a moment's work.
         state.tasks.wait().await;
@@ -90,12 +93,15 @@ impl MetricsServer {
             .route("/ready", get(routes::ready))
             .with_state(self.state.clone());
         let (head_time, drain) = (self.state.limits.head_time, Duration::from_secs(1));
-        serve(listener, app, 64, head_time, drain, shutdown, &CancellationToken::new()).await;
+        let sentry = Sentry::stand(&listener, &self.state.pulse);
+        serve(listener, sentry, app, 64, head_time, drain, shutdown, &CancellationToken::new()).await;
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "called twice, with what the two have not in common")]
 async fn serve(
     listener: TcpListener,
+    mut sentry: Sentry,
     app: Router,
     connections: usize,
     head_time: Duration,
@@ -114,6 +120,7 @@ async fn serve(
         };
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
+            handed = sentry.handed() => handed,
             accepted = listener.accept() => accepted,
         };
         match accepted {
@@ -134,6 +141,8 @@ async fn serve(
             }
         }
     }
+    // Both have the port.
+    drop(sentry);
     drop(listener);
     stop.cancel();
     tracker.close();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use remuda_core::{Installation, Task, TaskId};
 use remuda_files::Files;
+use remuda_pool::{Pool, Pulse};
 use remuda_runner::frames::FrameHub;
 use remuda_runner::preflight::Preflight;
 use remuda_store::Store;
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) files: Files,
     pub(crate) hub: FrameHub,
     pub(crate) preflight: Preflight,
+    pub(crate) pool: Pool,
+    pub(crate) pulse: Pulse,
     pub(crate) keys: KeyCache,
     pub(crate) hosts: Hosts,
     /// Wrong keys, by address.
@@ -81,7 +84,9 @@ impl AppState {
         let hosts = Hosts::new(&options);
         let metrics = Metrics::new(options.registry);
         Self(Arc::new(Shared {
-            preflight: Preflight::new(options.store.clone()),
+            preflight: Preflight::new(options.store.clone()).with_pool(options.pool.clone()),
+            pool: options.pool,
+            pulse: options.pulse,
             keys: KeyCache::new(options.store.clone()),
             hosts,
             failures: Failures::new(options.limits.login_failures, options.limits.login_delay),

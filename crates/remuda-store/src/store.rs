@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
     Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
 };
 use tokio::sync::broadcast;
@@ -108,6 +108,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Takes over the attempts under way on a worker that the caller holds: those of its own from before a restart,
     /// and those of others whose leases ran out.
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>>;
+
+    /// Our own work on a task's graph brought a process down or to a standstill. The incident is counted, once however often
+    /// it is told; with the second one the task fails with the class `harmful`, wherever it is, and its lease goes. An ended
+    /// task stays as it is. With a lease only its holder is heard, others are [`crate::Error::Fenced`]. A task that is not
+    /// there counts nothing.
+    async fn note_harm(&self, task: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed>;
 
     /// All leases on a worker: the prompts of ours that may be in its queue.
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;

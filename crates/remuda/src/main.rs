@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod instance;
+mod process;
 mod sim;
 mod stop;
 mod ui;

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use comfyui::Workflow;
 use remuda_core::transition::Ending;
 use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Placement, Requirements, Tenant, WorkerId};
+use remuda_pool::{NotDone, Pool, Work};
 use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
@@ -27,9 +28,6 @@ pub use workers::capabilities;
 
 use verdict::Case;
 use workers::Known;
-
-/// Texts longer than this are checked on a thread that may take its time.
-const LARGE: usize = 256 << 10;
 
 /// What is to be checked.
 #[derive(Debug, Clone)]
@@ -75,12 +73,20 @@ pub struct Cleared {
 pub struct Preflight {
     store: Arc<dyn Store>,
     known: Known,
+    pool: Pool,
 }
 
 impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { known: Known::new(store.clone()), store }
+        Self { known: Known::new(store.clone()), store, pool: Pool::default() }
+    }
+
+    /// Large graphs are checked on the threads of this pool.
+    #[must_use]
+    pub fn with_pool(mut self, pool: Pool) -> Self {
+        self.pool = pool;
+        self
     }
 
     /// Takes a task back that a worker could not begin.
@@ -145,42 +151,65 @@ impl Preflight {
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
         let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
-        let workflow = Workflow::from_raw(raw.clone()).map_err(Refusal::from)?;
+        let work = Work::new("checking a graph", tenant.as_str(), raw.get().len());
+        let read = move || (Workflow::from_raw(raw.clone()), raw);
+        let (workflow, raw) = self.pool.run(work.clone(), read).await?;
+        let workflow = workflow.map_err(Refusal::from)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
-        let mut judged = judge(&case, workers).await;
+        let mut judged = self.judge(&work, &case, workers).await?;
         if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unsure) {
             // The list may be a second old, and a worker that can run it may just have come.
             let workers = self.known.workers_now().await?;
-            judged = judge(&case, workers).await;
+            judged = self.judge(&work, &case, workers).await?;
         }
         let verdict = judged?;
-        let workflow = &case.workflow;
-        let placements =
-            placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs).await?;
+        let placements = self.placements(&work, &case, tenant, inputs, &verdict).await?;
+        let taken = Arc::clone(&case);
+        let prints = move || (fingerprint::affinity(&taken.workflow), fingerprint::shape(&taken.workflow));
+        let (affinity, shape) = self.pool.run(work, prints).await?;
         Ok(Cleared {
             placements,
             requires: case.asked.clone().and(&verdict.requires),
-            affinity: fingerprint::affinity(workflow),
-            shape: fingerprint::shape(workflow),
+            affinity,
+            shape,
             warnings: verdict.warnings,
             outputs: verdict.outputs,
             node_errors: verdict.node_errors,
             workflow: raw,
         })
     }
-}
 
-async fn judge(
-    case: &Arc<Case>,
-    workers: Arc<Vec<workers::KnownWorker>>,
-) -> Result<verdict::Verdict, Refusal> {
-    if case.workflow.as_str().len() < LARGE {
-        return verdict::judge(case, &workers);
+    async fn judge(
+        &self,
+        work: &Work,
+        case: &Arc<Case>,
+        workers: Arc<Vec<workers::KnownWorker>>,
+    ) -> Result<Result<verdict::Verdict, Refusal>, NotDone> {
+        let case = Arc::clone(case);
+        self.pool.run(work.clone(), move || verdict::judge(&case, &workers)).await
     }
-    let case = Arc::clone(case);
-    let judged = tokio::task::spawn_blocking(move || verdict::judge(&case, &workers)).await;
-    judged.unwrap_or_else(|error| {
-        Err(Refusal::new(RefusalKind::NotAGraph, format!("the graph could not be checked: {error}")))
-    })
+
+    /// The files of a large graph are looked for beside the runtime as a whole: what is found in the graph and what is
+    /// asked of the store take turns.
+    async fn placements(
+        &self,
+        work: &Work,
+        case: &Arc<Case>,
+        tenant: Tenant,
+        inputs: BTreeMap<String, String>,
+        verdict: &verdict::Verdict,
+    ) -> Result<Vec<Placement>, PreflightError> {
+        if self.pool.is_small(work) {
+            let workflow = &case.workflow;
+            return placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs).await;
+        }
+        let (store, case, uploads) =
+            (Arc::clone(&self.store), Arc::clone(case), verdict.upload_inputs.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let find = move || {
+            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads))
+        };
+        self.pool.run(work.clone(), find).await?
+    }
 }

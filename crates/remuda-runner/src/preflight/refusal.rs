@@ -150,4 +150,7 @@ pub enum PreflightError {
     /// The store did not answer.
     #[error(transparent)]
     Store(#[from] remuda_store::Error),
+    /// It could not be computed.
+    #[error("the graph was not checked: {0}")]
+    NotDone(#[from] remuda_pool::NotDone),
 }

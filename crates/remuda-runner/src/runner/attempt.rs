@@ -23,6 +23,8 @@ pub(super) enum Close {
     GiveBack(Option<Box<Requirements>>),
     /// Its lease is somebody else's: nothing is said and nothing is touched.
     NotOurs,
+    /// The source has ended it, because of what it did to us. Nothing of it is at ComfyUI.
+    SetAside,
     /// Nothing is known of its end: the lease is left for adoption.
     Leave,
 }
@@ -82,6 +84,7 @@ impl Attempt {
     }
 
     async fn work(&mut self) -> Step<Close> {
+        self.answer_for_harm().await?;
         let ready = self.ready().await?;
         let watch = if self.claim.adopted { self.resume(&ready).await? } else { self.send(&ready).await? };
         let outcome = self.follow(&ready, watch).await?;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use comfyui::outputs::FileType;
 use comfyui::{Client, ClientId, Error, FileRef, Session, SessionOptions, Upload};
+use bytes::Bytes;
 use remuda_core::Sha256;
+use remuda_pool::{Pool, Work};
 use uuid::Uuid;
 
 use super::event::Inspected;
@@ -42,10 +44,8 @@ pub(super) async fn inspect(
         format!("our identity file cannot be kept in its input folder: {}", words(&error))
     })?;
     let answer = client.object_info_bytes().await.map_err(|error| words(&error))?;
-    // Half a megabyte of JSON takes its time.
-    let described = tokio::task::spawn_blocking(move || offer::describe(&answer))
+    let described = describe(&worker.shared.options.pool, answer)
         .await
-        .map_err(|error| error.to_string())?
         .map_err(|error| format!("its /object_info cannot be read: {error}"))?;
     let saved = known.as_ref().is_some_and(|ready| ready.hash == described.hash);
     if !saved {
@@ -62,6 +62,14 @@ pub(super) async fn inspect(
         offer,
     };
     Ok(Box::new(Inspected { session, ready: Arc::new(ready), stats }))
+}
+
+/// Reads an `/object_info`. Half a megabyte of JSON takes its time, so it is done beside the runtime.
+pub(super) async fn describe(pool: &Pool, answer: Bytes) -> Result<offer::Described, String> {
+    // Not refused: there is one at a time for each worker.
+    let work = Work::new("reading an object_info", "", answer.len()).patient();
+    let described = pool.run(work, move || offer::describe(&answer).map_err(|error| error.to_string()));
+    described.await.map_err(|error| error.to_string())?
 }
 
 /// The name under which prompts go out and frames come in: the same for every process that drives this worker, so that one

@@ -7,6 +7,7 @@
 mod adopt;
 mod attempt;
 mod collect;
+mod compute;
 mod event;
 mod follow;
 mod inspect;

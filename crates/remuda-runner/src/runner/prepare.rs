@@ -18,7 +18,7 @@ use super::worker::Ready;
 use crate::decide::edits::{self, FOLDER, Placed};
 use crate::decide::graph::{self, Verdict};
 use crate::decide::submission::{self, NotSent};
-use crate::decide::{extra, marker, offer};
+use crate::decide::{extra, marker};
 use crate::preflight;
 use crate::source::SourceError;
 
@@ -34,8 +34,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 impl Attempt {
     /// Checks, places, edits and submits.
     pub(super) async fn send(&mut self, ready: &Arc<Ready>) -> Step<Watch> {
-        let workflow = Workflow::from_raw(self.claim.input.workflow.clone())
-            .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
         if let Some(name) = self.claim.input.extra.as_ref().and_then(|extra| extra.sealed.first()) {
             // Without it a paid node would fail, or worse, run for somebody else.
             return Err(Close::fail(
@@ -45,12 +43,21 @@ impl Attempt {
                 ),
             ));
         }
+        let bytes = self.claim.input.workflow.get().len();
+        let raw = self.claim.input.workflow.clone();
+        let workflow = self.compute("reading a graph", bytes, || Workflow::from_raw(raw)).await?;
+        let workflow =
+            workflow.map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
         self.check(ready, &workflow).await?;
         let own_folder = self.worker.shared.source.manners().own_folder;
         let folder_of = own_folder.then_some(self.claim.task.id);
         loop {
             let (placed, believed) = self.place_all(ready).await?;
-            let edited = edits::edit(&workflow, folder_of, &placed)
+            let whole = workflow.clone();
+            let edit = move || edits::edit(&whole, folder_of, &placed);
+            let edited = self
+                .compute("editing a graph", bytes, edit)
+                .await?
                 .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
             let request = extra::add(PromptRequest::new(edited), self.claim.input.extra.as_deref())
                 .with_id(self.claim.lease.prompt_id)
@@ -84,8 +91,11 @@ impl Attempt {
     }
 
     /// Refuses what would kill, and gives back what this worker lacks.
-    async fn check(&self, ready: &Ready, workflow: &Workflow) -> Step<()> {
-        match graph::judge(workflow, &ready.info, &ready.offer) {
+    async fn check(&self, ready: &Arc<Ready>, workflow: &Workflow) -> Step<()> {
+        let bytes = workflow.as_str().len();
+        let (whole, known) = (workflow.clone(), Arc::clone(ready));
+        let judge = move || graph::judge(&whole, &known.info, &known.offer);
+        match self.compute("checking a graph", bytes, judge).await? {
             Verdict::Send => return Ok(()),
             Verdict::Refuse(failure) => return Err(Close::failed(*failure)),
             Verdict::Lacks(_) => {}
@@ -102,19 +112,19 @@ impl Attempt {
                 Err(_) => self.unless_called(tokio::time::sleep(PAUSE)).await?,
             }
         };
-        let now = match tokio::task::spawn_blocking(move || offer::describe(&answer)).await {
-            Ok(Ok(now)) => now,
-            Ok(Err(why)) => {
+        let now = match super::inspect::describe(&self.worker.shared.options.pool, answer).await {
+            Ok(now) => now,
+            Err(why) => {
                 return Err(self.trouble(format!("what ComfyUI says it has cannot be read: {why}")));
             }
-            // Only a runtime that ends cancels such work.
-            Err(_) => return Err(Close::GiveBack(None)),
         };
         if now.hash != ready.hash {
             self.tell(Word::Outdated).await;
         }
         let offer = preflight::capabilities(self.worker.spec.labels.clone(), &now.info);
-        match graph::judge(workflow, &now.info, &offer) {
+        let whole = workflow.clone();
+        let judge = move || graph::judge(&whole, &now.info, &offer);
+        match self.compute("checking a graph", bytes, judge).await? {
             Verdict::Send => Ok(()),
             Verdict::Refuse(failure) => Err(Close::failed(*failure)),
             Verdict::Lacks(lacks) => {

@@ -28,6 +28,11 @@ impl Attempt {
                 tracing::warn!(task = %self.claim.task.id, worker = %self.worker.spec.id, "the lease is somebody else's; stopped following it");
                 return Fate::Gone;
             }
+            Close::SetAside => {
+                tracing::error!(task = %self.claim.task.id, worker = %self.worker.spec.id, "set aside: work on its graph harmed this process too often");
+                counters.failed.one();
+                return Fate::Gone;
+            }
             Close::GiveBack(learnt) => {
                 let learnt = learnt.map(|learnt| *learnt);
                 let source = &self.worker.shared.source;

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 use remuda_core::transition::Ending;
 use remuda_core::{
-    ApiKey, AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
+    ApiKey, AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
     WorkerId, WorkerSpec,
 };
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, LeaseBeat};
@@ -177,6 +177,10 @@ impl Source for GatewaySource {
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
         self.repeat(&self.link.post("give-back", &wire::GiveBack { lease, learnt })?).await
+    }
+
+    async fn harmed(&self, lease: LeaseRef, harm: Harm) -> Result<Harmed> {
+        self.repeat(&self.link.post("harm", &wire::Harm { lease, harm })?).await
     }
 
     async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream> {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, Placement, Requirements, Sha256, WorkerId,
+    AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, Placement, Requirements, Sha256, WorkerId,
     WorkerSpec,
 };
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
@@ -89,6 +89,12 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
     /// A task goes back before ComfyUI began.
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply>;
+
+    /// Our own work on the task's graph brought this process down or to a standstill. A source that keeps no count says zero;
+    /// then the process keeps it itself.
+    async fn harmed(&self, _lease: LeaseRef, _harm: Harm) -> Result<Harmed> {
+        Ok(Harmed { count: 0, set_aside: false })
+    }
 
     /// The bytes of a file that must be at the worker first.
     async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream>;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
+    AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
     WorkerId, WorkerSpec,
 };
 use remuda_files::{FileKey, Files};
@@ -122,6 +122,14 @@ impl Source for QueueSource {
         let reply = self.preflight.give_back(self.owner, lease, learnt).await.map_err(from_store)?;
         self.hub.close(lease.task);
         Ok(reply)
+    }
+
+    async fn harmed(&self, lease: LeaseRef, harm: Harm) -> Result<Harmed> {
+        let harmed = self.store.note_harm(lease.task, Some(lease.fence), harm).await.map_err(from_store)?;
+        if harmed.set_aside {
+            self.hub.close(lease.task);
+        }
+        Ok(harmed)
     }
 
     async fn input(&self, _: LeaseRef, placement: &Placement) -> Result<ByteStream> {

@@ -50,9 +50,23 @@ pub(crate) struct HealthView {
 }
 
 /// Whether the process turns. Needs no key.
-#[utoipa::path(get, path = "/live", tag = "service", responses((status = 200, description = "It does", body = Alive)))]
-pub(crate) async fn live() -> Json<Alive> {
-    Json(Alive { status: "alive" })
+///
+/// Answered by a thread of its own while everything else stands still: 200 at first, 503 after `process.watchdog`.
+#[utoipa::path(
+    get, path = "/live", tag = "service",
+    responses(
+        (status = 200, description = "It does", body = Alive),
+        (status = 503, description = "It does not", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn live(State(state): State<AppState>) -> ApiResult<Json<Alive>> {
+    if state.pulse.turns() { Ok(Json(Alive { status: "alive" })) } else { Err(still()) }
+}
+
+/// Nothing turns but what answers this.
+pub(crate) fn still() -> ApiError {
+    let error = "the process does not turn: its log says what holds it, and a restart is in order";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "still", error)
 }
 
 /// Whether requests can be served: the store answers. Needs no key.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use remuda_core::{NewTask, Sha256, Status, Task, TaskId, Timestamp};
+use remuda_core::{FailureClass, NewTask, Sha256, Status, Task, TaskId, Timestamp};
 
 use super::submit::{idempotency, take_in};
 use crate::access::SubmitCaller;
@@ -29,7 +29,7 @@ use crate::wire::TaskView;
         (status = 200, description = "The task itself waits no longer", body = TaskView),
         (status = 400, description = "The id is malformed", body = ErrorBody),
         (status = 404, description = "No such task, or not yours", body = ErrorBody),
-        (status = 409, description = "It is running, or it came with a secret that is gone by now", body = ErrorBody),
+        (status = 409, description = "It is running, it was set aside as harmful, or it came with a secret that is gone by now", body = ErrorBody),
     ),
 )]
 pub(crate) async fn retry(
@@ -47,6 +47,11 @@ pub(crate) async fn retry(
         Status::Running => {
             let error = "the task is running: cancel it first, or wait for its end";
             Err(ApiError::new(StatusCode::CONFLICT, "running", error).task(id))
+        }
+        Status::Failed if task.error.as_ref().is_some_and(|error| error.class == FailureClass::Harmful) => {
+            let error = "the task was set aside because Remuda's own work on its graph did harm: it is not run again; \
+                         submit another graph";
+            Err(ApiError::new(StatusCode::CONFLICT, "harmful", error).task(id))
         }
         Status::Completed | Status::Failed | Status::Cancelled => again(&state, task, &headers).await,
     }

@@ -20,6 +20,11 @@ use crate::waiting;
 use crate::wire::{SubmitTask, TaskView, Wanted};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// To hash a text takes so much less than to read it.
+const LIGHT: usize = 16;
+
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
 /// Submit a task.
@@ -57,7 +62,15 @@ pub(crate) async fn submit(
 ) -> ApiResult<Response> {
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, permit) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
-    let idempotency = idempotency(&headers, Sha256::of(&bytes))?;
+    let idempotency = match headers.contains_key(IDEMPOTENCY_KEY) {
+        true => {
+            let text = bytes.clone();
+            let hash = move || Sha256::of(&text);
+            let hash = state.compute("hashing a request", &caller.tenant, bytes.len() / LIGHT, hash).await?;
+            idempotency(&headers, hash)?
+        }
+        false => None,
+    };
     if let Some(known) = &idempotency
         && let Some(task) = known_before(&state, &caller, known).await?
     {
@@ -65,8 +78,9 @@ pub(crate) async fn submit(
         let wait = preferred_wait(&headers);
         return answer_before(&state, task, wait).await?.answer(&state, Vec::new());
     }
-    let request: SubmitTask = read_json(&headers, &bytes)?;
-    drop(bytes);
+    let (defaults, now) = (state.defaults.clone(), Timestamp::now());
+    let (size, kind) = (bytes.len(), headers.get(header::CONTENT_TYPE).cloned());
+    let read = move || read_json::<SubmitTask>(kind.as_ref(), &bytes)?.check(&defaults, now);
     let Wanted {
         workflow_id,
         priority,
@@ -78,7 +92,7 @@ pub(crate) async fn submit(
         timeout_s,
         max_retries,
         metadata,
-    } = request.check(&state.defaults, Timestamp::now())?;
+    } = state.compute("reading a request", &caller.tenant, size, read).await??;
 
     let question = Question {
         tenant: caller.tenant.clone(),
@@ -227,7 +241,7 @@ fn as_taken_in(task: &mut Task) {
 
 /// The client's own name for the request.
 pub(crate) fn idempotency(headers: &HeaderMap, request: Sha256) -> ApiResult<Option<Idempotency>> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = value.to_str().unwrap_or_default().trim();
     // Some clients quote it, as the draft standard does.
     let key = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);

@@ -64,8 +64,10 @@ pub(super) async fn prompt_sync(
     let permit = state.permits.sync()?;
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, reading) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
-    let Wanted { mut prompt, base64, mut keep, timeout } = request::read(&bytes, &query, &state.sync)?;
-    drop(bytes);
+    let (size, options) = (bytes.len(), state.sync.clone());
+    let read = move || request::read(&bytes, &query, &options);
+    let Wanted { mut prompt, base64, mut keep, timeout } =
+        state.compute("reading a prompt", &caller.tenant, size, read).await??;
     let until = received + timeout;
     let form = Form { accept: Accept::of(&headers), base64 };
     prompt.deadline = if keep { None } else { clock.checked_add(timeout + GRACE).ok() };

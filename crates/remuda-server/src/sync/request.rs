@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
 use remuda_core::Priority;
 use serde::Deserialize;
 use serde_json::Value;
@@ -98,7 +97,7 @@ pub(super) struct Wanted {
 
 /// Reads a body, whatever its content type says, and checks everything but the graph.
 pub(super) fn read(bytes: &[u8], query: &Query, options: &SyncOptions) -> Result<Wanted, SyncError> {
-    let fields: Fields = read_json(&HeaderMap::new(), bytes)?;
+    let fields: Fields = read_json(None, bytes)?;
     let mut prompt = prompts::read(bytes).map_err(SyncError::malformed)?;
     if !prompt.workflow.get().starts_with('{') {
         let error = "prompt must be an object: the workflow in API format";

@@ -87,6 +87,13 @@ macro_rules! conformance_tests {
                 losses_do_not_use_up_retries
                 nothing_is_taken_before_the_store_has_settled
                 after_settling_there_is_time_to_adopt;
+            harming:
+                a_task_that_harmed_twice_is_set_aside
+                the_same_harm_is_counted_once
+                a_waiting_task_is_set_aside
+                an_ended_task_stays_as_it_is
+                harm_told_with_a_lease_needs_that_lease
+                a_cancelled_task_is_not_set_aside;
             cancelling:
                 a_waiting_task_ends_at_once
                 a_cancellation_before_the_end_wins
@@ -159,6 +166,7 @@ mod tests {
             include_str!("claiming.rs"),
             include_str!("leasing.rs"),
             include_str!("losing.rs"),
+            include_str!("harming.rs"),
             include_str!("cancelling.rs"),
             include_str!("working.rs"),
             include_str!("owning.rs"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
     Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
     WorkerSpec,
 };
@@ -198,6 +198,11 @@ impl Store for PostgresStore {
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
         self.inner.open()?;
         self.inner.adopt(&request).await
+    }
+
+    async fn note_harm(&self, task: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed> {
+        self.inner.open()?;
+        self.inner.note_harm(task, lease, harm).await
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {

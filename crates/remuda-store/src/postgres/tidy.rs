@@ -205,6 +205,7 @@ impl Inner {
             "DELETE FROM remuda.task_event WHERE task = ANY($1)",
             "DELETE FROM remuda.idem WHERE task = ANY($1)",
             "DELETE FROM remuda.sweep WHERE task = ANY($1)",
+            "DELETE FROM remuda.harm WHERE task = ANY($1)",
         ] {
             transaction.execute(statement, &[(&gone, Type::UUID_ARRAY)]).await?;
         }

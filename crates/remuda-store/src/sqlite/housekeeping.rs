@@ -109,7 +109,11 @@ impl Batch<'_> {
             ] {
                 self.db.prepare_cached(sql)?.execute((no,))?;
             }
-            for sql in ["DELETE FROM idem WHERE task = ?", "DELETE FROM task WHERE id = ?"] {
+            for sql in [
+                "DELETE FROM idem WHERE task = ?",
+                "DELETE FROM harm WHERE task = ?",
+                "DELETE FROM task WHERE id = ?",
+            ] {
                 self.db.prepare_cached(sql)?.execute((id.0.as_bytes(),))?;
             }
             self.state.count(&task.tenant, Some(task.status), None);

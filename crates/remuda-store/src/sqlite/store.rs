@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
     Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
 };
 use rusqlite::Connection;
@@ -337,6 +337,10 @@ impl Store for SqliteStore {
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
         self.write(move |batch| batch.adopt(&request)).await
+    }
+
+    async fn note_harm(&self, task: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed> {
+        self.write(move |batch| batch.note_harm(task, lease, &harm)).await
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {

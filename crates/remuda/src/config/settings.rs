@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Origin, Resolver};
-use super::sections::{self, Client, Files, LittleHorse, Log, Server, Store, Sync, Tasks, Worker, Workers};
+use super::sections::{self, Client, Files, LittleHorse, Log, Process, Server, Store, Sync, Tasks, Worker, Workers};
 use super::setting::Setting;
 use super::sources::Sources;
 
@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) tasks: Tasks,
     /// `[sync]`: the synchronous handler.
     pub(crate) sync: Sync,
+    /// `[process]`: how the process keeps itself going.
+    pub(crate) process: Process,
     /// `[client]`: the server to talk to.
     pub(crate) client: Client,
     /// `[worker]`: a process of its own beside a ComfyUI.
@@ -66,6 +68,7 @@ impl Settings {
             workers: Workers::read(&found)?,
             tasks: Tasks::read(&found)?,
             sync: Sync::read(&found)?,
+            process: Process::read(&found)?,
             client: Client::read(&found)?,
             worker: Worker::read(&found)?,
             littlehorse: LittleHorse::read(&found)?,

@@ -33,6 +33,7 @@ pub(crate) use timing::herd_options;
 pub(crate) use workers::{Simulators, worker_configs};
 
 use crate::config::Settings;
+use crate::process::Process;
 
 /// A server with its queue and its workers, until it is stopped.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ pub(crate) struct Instance {
     ended: CancellationToken,
     tasks: TaskTracker,
     drain: Duration,
+    process: Process,
 }
 
 /// Ends what this process left under way, before its restart, on workers that the settings do not name any more.
@@ -65,7 +67,9 @@ impl Instance {
     pub(crate) async fn start(settings: &Settings) -> anyhow::Result<Self> {
         let frontend = settings.server.frontend.as_deref().map(frontend_folder).transpose()?;
         let owner = Owner::take(&settings.server.data)?;
+        let process = Process::start(settings)?;
         let store = open_store(settings, owner.id).await?;
+        process.tell(&*store, owner.id).await?;
         let installation = store.installation().await?;
         let files = open_files(settings, &*store, &installation).await?;
         let listen = &settings.server.listen;
@@ -94,7 +98,8 @@ impl Instance {
         let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
             .largest_output(settings.tasks.max_output_size);
         let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-        let herd = Herd::start(Arc::new(source), herd_options(owner.id, gateway, settings.tasks.lease));
+        let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease));
+        let herd = Herd::start(Arc::new(source), herd_options);
 
         let mut options = ServerOptions::new(Arc::clone(&store), files.clone(), hub);
         options.defaults.timeout_s = i32::try_from(settings.tasks.timeout.as_secs()).unwrap_or(i32::MAX);
@@ -111,6 +116,8 @@ impl Instance {
         options.owner = Some(owner.id);
         options.frontend = frontend;
         options.lease = settings.tasks.lease;
+        options.pool = process.pool.clone();
+        options.pulse = process.pulse.clone();
         metrics::register(&mut options.registry, herd.counters());
         let server = Server::new(options);
         let keys = server.keys();
@@ -140,7 +147,7 @@ impl Instance {
         }
         retire_others(&*store, &herd, owner.id).await?;
         let drain = settings.tasks.drain;
-        Ok(Self { owner, address, store, files, herd, simulators, stop, ended, tasks, drain })
+        Ok(Self { owner, address, store, files, herd, simulators, stop, ended, tasks, drain, process })
     }
 
     /// Where it answers.
@@ -175,6 +182,7 @@ impl Instance {
         self.store.close().await;
         self.files.settled().await;
         self.simulators.stop().await;
+        drop(self.process);
         drop(self.owner);
     }
 }

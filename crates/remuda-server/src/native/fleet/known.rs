@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use remuda_core::{Sha256, Worker};
 use remuda_runner::Version;
+use remuda_pool::{Pool, Work};
 use remuda_store::Store;
 use tokio::sync::OnceCell;
 
@@ -65,7 +66,7 @@ pub(super) struct Known {
 
 impl Known {
     /// What all workers together have. 503 while none has said what it has: an empty answer would be a lie.
-    pub(super) async fn merged(&self, store: &dyn Store) -> ApiResult<Arc<Merged>> {
+    pub(super) async fn merged(&self, store: &dyn Store, pool: &Pool) -> ApiResult<Arc<Merged>> {
         let sources = sources(&store.workers().await?, Timestamp::now());
         let made = {
             let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,12 +76,12 @@ impl Known {
             }
         };
         // Whoever comes in the meantime waits for the same.
-        let merged = made.merged.get_or_try_init(|| read(store, &made.sources)).await?;
+        let merged = made.merged.get_or_try_init(|| read(store, pool, &made.sources)).await?;
         Ok(merged.clone())
     }
 }
 
-async fn read(store: &dyn Store, sources: &[Source]) -> ApiResult<Arc<Merged>> {
+async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<Arc<Merged>> {
     let mut descriptions = Vec::with_capacity(sources.len());
     for source in sources {
         match store.object_info(source.hash).await? {
@@ -88,8 +89,10 @@ async fn read(store: &dyn Store, sources: &[Source]) -> ApiResult<Arc<Merged>> {
             None => tracing::warn!(hash = %source.hash, "the store has lost an object_info"),
         }
     }
-    let made = tokio::task::spawn_blocking(move || merge(&descriptions)).await;
-    let (merged, errors) = made.map_err(|error| ApiError::internal(error.to_string()))?;
+    let size = descriptions.iter().map(|description| description.json.len()).sum();
+    // Not refused: it is done once for all who wait.
+    let work = Work::new("merging what workers have", "", size).patient();
+    let (merged, errors) = pool.run(work, move || merge(&descriptions)).await?;
     for error in errors {
         tracing::warn!(%error, "an object_info in the store is not readable");
     }

@@ -91,7 +91,7 @@ async fn folder(state: &AppState, name: &str) -> ApiResult<Option<(String, Vec<D
 
 /// What the loaders of all workers offer from a folder. Nothing while no worker is known.
 async fn offered(state: &AppState, folder: &str) -> ApiResult<BTreeSet<String>> {
-    match state.fleet.known.merged(&*state.store).await {
+    match state.fleet.known.merged(&*state.store, &state.pool).await {
         Ok(merged) => Ok(merged.models.get(folder).cloned().unwrap_or_default()),
         Err(error) if error.body.code == super::known::NOBODY => Ok(BTreeSet::new()),
         Err(error) => Err(error),

@@ -29,7 +29,7 @@ pub(super) async fn all(
     ReadCaller(caller): ReadCaller,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let merged = state.fleet.known.merged(&*state.store).await?;
+    let merged = state.fleet.known.merged(&*state.store, &state.pool).await?;
     let uploads = uploads(&state, &caller, &merged).await?;
     if uploads.is_empty() {
         return answer(&headers, &merged.hash, vec![merged.whole.clone()]);
@@ -40,8 +40,9 @@ pub(super) async fn all(
     if is_known(&headers, &etag) {
         return answer(&headers, &etag, Vec::new());
     }
-    let made = tokio::task::spawn_blocking(move || pieces(&merged, &uploads));
-    let pieces = made.await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let size = merged.whole.len();
+    let made = move || pieces(&merged, &uploads);
+    let pieces = state.compute("listing uploads in an object_info", &caller.tenant, size, made).await?;
     answer(&headers, &etag, pieces)
 }
 
@@ -52,7 +53,7 @@ pub(super) async fn one(
     ApiPath(class): ApiPath<String>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let merged = state.fleet.known.merged(&*state.store).await?;
+    let merged = state.fleet.known.merged(&*state.store, &state.pool).await?;
     let Some(range) = merged.classes.get(&class) else {
         return answer(&headers, "none", vec![Bytes::from_static(b"{}")]);
     };

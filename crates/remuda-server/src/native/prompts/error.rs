@@ -109,6 +109,7 @@ impl From<PreflightError> for NativeError {
         match error {
             PreflightError::Refused(refusal) => refusal.words().into(),
             PreflightError::Store(error) => error.into(),
+            PreflightError::NotDone(error) => ApiError::from(error).into(),
         }
     }
 }

@@ -13,7 +13,7 @@ use remuda_store::{Hide, OriginOrder, OriginQuery};
 use serde_json::{Value, json};
 
 use super::entry::Entry;
-use super::list::{fixed, json as streamed, of, separated, written};
+use super::list::{fixed, json as streamed, of, separated, text, written};
 use super::lookup::find_whole;
 use super::queue::Removal;
 use super::{NativeError, find};
@@ -121,7 +121,10 @@ pub(super) async fn one(
 ) -> Result<Response, NativeError> {
     let found = find_whole(&state, &caller.tenant, &id).await?;
     let shown = found.filter(|(task, _)| task.status.is_terminal() && task.hidden_at.is_none());
-    let entry = shown.and_then(|(task, input)| entry(&task, input)).transpose();
+    let entry = match shown {
+        Some((task, input)) => text(&state, task, input, |task, input| entry(task, input)).await?.transpose(),
+        None => Ok(None),
+    };
     let entry = entry.map_err(|error| ApiError::internal(error.to_string()))?.unwrap_or_default();
     let json = [(header::CONTENT_TYPE, "application/json; charset=utf-8")];
     Ok((json, format!("{{{entry}}}")).into_response())

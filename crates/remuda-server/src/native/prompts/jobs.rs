@@ -13,7 +13,7 @@ use remuda_store::{OriginOrder, OriginPage};
 use serde_json::{Map, Value, json};
 
 use super::entry::{Item, outputs};
-use super::list::{fixed, json as streamed, of, separated, written};
+use super::list::{fixed, json as streamed, of, separated, text, written};
 use super::lookup::find_whole;
 use super::queue::{MOST_IDS, cancel};
 use super::{NativeError, find, messages};
@@ -336,7 +336,8 @@ pub(super) async fn one(
     let Some((task, input)) = found.filter(|(task, _)| is_shown(task) && !unseen(task)) else {
         return Ok(missing());
     };
-    let text = whole(&task, input).map_err(|error| ApiError::internal(error.to_string()))?;
+    let text = text(&state, task, input, whole).await?;
+    let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(streamed(fixed(text)))
 }
 

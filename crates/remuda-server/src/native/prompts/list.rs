@@ -10,10 +10,14 @@ use http::header;
 use remuda_core::{Dialect, Status, Task, TaskInput, Tenant};
 use remuda_store::{OriginOrder, OriginQuery};
 
+use crate::error::ApiResult;
 use crate::state::AppState;
 
 /// So many graphs are read at once.
 const AT_ONCE: usize = 8;
+
+/// About so long is what is said of a file.
+const FILE: usize = 256;
 
 /// How a task is written. None: it is left out.
 pub(super) type Write = fn(&Task, TaskInput) -> Option<serde_json::Result<String>>;
@@ -43,10 +47,28 @@ pub(super) fn written(
         async move {
             let input = state.store.input(task.id).await.map_err(io::Error::other)?;
             // Without an input it was forgotten since.
-            input.and_then(|input| write(&task, input)).transpose().map_err(io::Error::other)
+            let Some(input) = input else { return Ok(None) };
+            let text = text(&state, task, input, move |task, input| write(task, input).transpose()).await;
+            text.map_err(|error| io::Error::other(error.body.error))?.map_err(io::Error::other)
         }
     };
     stream::iter(tasks).map(read).buffered(AT_ONCE).try_filter_map(async |text| Ok(text))
+}
+
+/// Writes a task and its graph: beside the runtime, if they are large.
+pub(super) async fn text<T: Send + 'static>(
+    state: &AppState,
+    task: Task,
+    input: TaskInput,
+    write: impl FnOnce(&Task, TaskInput) -> T + Send + 'static,
+) -> ApiResult<T> {
+    let extra = input.extra.as_ref().and_then(|extra| extra.extra_data.as_ref());
+    let size = input.workflow.get().len() + extra.map_or(0, |extra| extra.get().len());
+    // What it left is a value by now; its files are the longer part of it.
+    let left = task.result.as_ref().map_or(0, |result| result.files.len() * FILE);
+    let (tenant, id) = (task.tenant.clone(), task.id);
+    let write = move || write(&task, input);
+    state.compute_of("writing a prompt", &tenant, id, size + left, write).await
 }
 
 /// Pieces with commas between them.

@@ -34,8 +34,9 @@ pub(super) async fn prompt(
 ) -> Refused<Response> {
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, permit) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
-    let mut prompt = read(&bytes)?;
-    drop(bytes);
+    let size = bytes.len();
+    let mut prompt =
+        state.compute("reading a prompt", &caller.tenant, size, move || read(&bytes)).await??;
     if prompt.client.is_none() {
         prompt.client = client_in(&uri);
     }

@@ -69,7 +69,9 @@ pub(super) async fn change_all(
 ) -> ApiResult<StatusCode> {
     let (time, permit) = (state.limits.body_time, state.permits.submission());
     let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
-    let Ok(settings) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(&bytes) else {
+    let size = bytes.len();
+    let read = move || serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(&bytes);
+    let Ok(settings) = state.compute("reading settings", &caller.tenant, size, read).await? else {
         return Ok(StatusCode::BAD_REQUEST);
     };
     if settings.len() > MOST || !settings.keys().all(|name| is_name(name)) {
@@ -91,7 +93,9 @@ pub(super) async fn change_one(
 ) -> ApiResult<StatusCode> {
     let (time, permit) = (state.limits.body_time, state.permits.submission());
     let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
-    match serde_json::from_slice::<Box<RawValue>>(&bytes) {
+    let size = bytes.len();
+    let read = move || serde_json::from_slice::<Box<RawValue>>(&bytes);
+    match state.compute("reading settings", &caller.tenant, size, read).await? {
         Ok(value) if is_name(&id) => keep(&state, &caller.tenant, &id, &value).await?,
         _ => return Ok(StatusCode::BAD_REQUEST),
     }

@@ -32,6 +32,7 @@ pub(super) fn api() -> OpenApiRouter<AppState> {
         .routes(routes!(queue::beat))
         .routes(routes!(queue::end))
         .routes(routes!(queue::give_back))
+        .routes(routes!(queue::harm))
         .routes(routes!(files::input))
         .routes(routes!(files::output))
         .routes(routes!(files::discard))

@@ -4,19 +4,23 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::{Claim, LeaseRef, Sha256, WorkerSpec};
+use remuda_core::{Claim, Harmed, LeaseRef, Sha256, WorkerSpec};
 use remuda_files::FileKey;
+use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::{
     Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError,
 };
 use serde::de::IgnoredAny;
 
-use super::sidecar::{Said, Sidecar, foreign_file, of_lease};
+use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, read_body_with};
 use crate::state::AppState;
 use crate::wire::printable;
+
+/// So long may be what a process says of an incident.
+const LONGEST_WORD: usize = 200;
 
 /// Which installation this is
 ///
@@ -104,7 +108,7 @@ pub(crate) async fn release(
 )]
 pub(crate) async fn object_info(
     State(state): State<AppState>,
-    _: Sidecar,
+    sidecar: Sidecar,
     ApiPath(sha256): ApiPath<String>,
     request: Request,
 ) -> ApiResult<StatusCode> {
@@ -114,14 +118,21 @@ pub(crate) async fn object_info(
     let (parts, body) = request.into_parts();
     let limit = wire::LARGEST_OBJECT_INFO as u64;
     let (body, _permit) = read_body_with(&parts.headers, body, limit, state.limits.body_time, permit).await?;
-    if Sha256::of(&body) != sha256 {
+    // Sidecars take turns as tenants do.
+    let work = Work::new("checking an object_info", sidecar.owner.to_string(), body.len());
+    let json = state.pool.run(work, move || described(sha256, &body)).await.map_err(ApiError::from)??;
+    state.store.save_object_info(sha256, &json).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The text of an `object_info` that is what its hash says.
+fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
+    if Sha256::of(body) != sha256 {
         return Err(ApiError::invalid("sha256", "the body has another SHA-256 than its path says"));
     }
-    let json = std::str::from_utf8(&body).ok();
+    let json = std::str::from_utf8(body).ok();
     let json = json.filter(|json| serde_json::from_str::<IgnoredAny>(json).is_ok());
-    let json = json.ok_or_else(|| ApiError::bad_request("not_json", "the body is not JSON"))?;
-    state.store.save_object_info(sha256, json).await?;
-    Ok(StatusCode::NO_CONTENT)
+    json.map(str::to_owned).ok_or_else(|| ApiError::bad_request("not_json", "the body is not JSON"))
 }
 
 /// Claim a task
@@ -271,6 +282,43 @@ pub(crate) async fn end(
     let reply = state.store.end(sidecar.owner, lease, ending).await.map_err(of_lease)?;
     state.live.forget(&state.hub, lease.task);
     Ok(Json(reply))
+}
+
+/// Work on a task's graph harmed the process
+///
+/// It died in the middle of it, or the work came to no end. Only for the holder of the lease; the same incident again is counted
+/// once. With the second one the task fails with the class `harmful`, and the lease is gone.
+#[utoipa::path(
+    post, path = "/api/v1/worker/harm", tag = "worker", operation_id = "worker_harm",
+    params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
+    request_body(
+        content = serde_json::Value,
+        description = "`{lease: {task, fence}, harm: {kind: \"death\"|\"stall\", work, process, at}}`"
+    ),
+    responses(
+        (status = 200, description = "`{count, set_aside}`", body = serde_json::Value),
+        (status = 409, description = "The lease is another process's", body = ErrorBody),
+        (status = 422, description = "A text is too long", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn harm(
+    State(state): State<AppState>,
+    sidecar: Sidecar,
+    Said(said): Said<wire::Harm>,
+) -> ApiResult<Json<Harmed>> {
+    let wire::Harm { lease, harm } = said;
+    for (field, text) in [("harm.work", &harm.work), ("harm.process", &harm.process)] {
+        printable(field, text)?;
+        if text.len() > LONGEST_WORD {
+            return Err(ApiError::invalid(field, format!("{field} has more than {LONGEST_WORD} bytes")));
+        }
+    }
+    current(&state, sidecar, lease).await?;
+    let harmed = state.store.note_harm(lease.task, Some(lease.fence), harm).await.map_err(of_lease)?;
+    if harmed.set_aside {
+        state.live.forget(&state.hub, lease.task);
+    }
+    Ok(Json(harmed))
 }
 
 /// Give a task back before ComfyUI began

@@ -2,8 +2,9 @@
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, header};
 use remuda_core::{Lease, LeaseRef, OwnerId};
+use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::Error as StoreError;
 use serde::de::DeserializeOwned;
@@ -42,14 +43,18 @@ pub(super) fn owner(headers: &HeaderMap) -> ApiResult<OwnerId> {
 /// What a sidecar said, as JSON.
 pub(super) struct Said<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Said<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Said<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let limit = wire::LARGEST_REQUEST as u64;
         let bytes = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
-        read_json(&parts.headers, &bytes).map(Self)
+        let kind = parts.headers.get(header::CONTENT_TYPE).cloned();
+        // Not refused: leases depend on it, and how many may ask at once is bounded.
+        let work = Work::new("reading what a worker says", "", bytes.len()).patient();
+        let read = state.pool.run(work, move || read_json(kind.as_ref(), &bytes));
+        read.await.map_err(ApiError::from)?.map(Self)
     }
 }
 

@@ -34,6 +34,13 @@ INSERT INTO remuda.former_owner (owner, since)
 
 
 -- Tasks that harmed us.
+-- One row for each time that our own work on a task's graph brought a process down or to a standstill.
+CREATE TABLE remuda.harm (
+    task uuid NOT NULL,
+    at   timestamptz NOT NULL,
+    harm text NOT NULL,
+    PRIMARY KEY (task, at)
+);
 
 
 -- Secrets.

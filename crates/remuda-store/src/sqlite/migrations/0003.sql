@@ -21,6 +21,13 @@ INSERT INTO former_owner (owner, since) SELECT owner, CAST(unixepoch('subsec') *
 
 
 -- Tasks that harmed us.
+-- One row for each time that our own work on a task's graph brought a process down or to a standstill.
+CREATE TABLE harm (
+    task BLOB NOT NULL,
+    at   INTEGER NOT NULL,
+    harm TEXT NOT NULL,
+    PRIMARY KEY (task, at)
+) STRICT, WITHOUT ROWID;
 
 
 -- Secrets.

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::commands::BadInput;
 use crate::config::Settings;
 use crate::instance::{Owner, Simulators, worker_configs};
+use crate::process::Process;
 use crate::stop::Stop;
 use crate::ui;
 
@@ -49,6 +50,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     }
     let (places, sink) = places(&settings)?;
     let owner = Owner::take(&settings.server.data)?;
+    let process = Process::start(&settings)?;
     let mut task = Task::read(&settings, owner.id)?;
     let client = Client::new(task.config.clone()).map_err(as_input)?;
     let simulators = Simulators::start(settings.workers.sim).await?;
@@ -92,7 +94,8 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     };
     let source = JournalSource::open(Arc::clone(&employer) as Arc<dyn Employer>, options).await?;
     let source = Arc::new(source);
-    let herd = Herd::start(Arc::clone(&source) as Arc<dyn Source>, herd_options(&settings, owner.id));
+    let options = process.equip(herd_options(&settings, owner.id));
+    let herd = Herd::start(Arc::clone(&source) as Arc<dyn Source>, options);
     let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
     for worker in workers {
         herd.add(worker);

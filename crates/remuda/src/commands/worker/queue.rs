@@ -13,6 +13,7 @@ use remuda_store::Store;
 
 use crate::config::{QueueLink, Settings};
 use crate::instance::{Owner, Simulators, herd_options, open_files, open_store, worker_configs};
+use crate::process::Process;
 use crate::stop::Stop;
 use crate::ui;
 
@@ -24,7 +25,11 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         tracing::warn!("{warning}");
     }
     let owner = Owner::take(&settings.server.data)?;
+    let process = Process::start(&settings)?;
     let (source, connection) = connect(&settings, &link, &owner).await?;
+    if let Connection::Store(store) = &connection {
+        process.tell(&**store, owner.id).await?;
+    }
     let lease = tokio::select! {
         lease = lease(&connection, settings.tasks.lease) => lease?,
         () = stop.requested() => return Ok(ExitCode::SUCCESS),
@@ -36,7 +41,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         !workers.is_empty(),
         "no ComfyUI to work with: give one with --comfyui URL, or try --sim 1"
     );
-    let herd = Herd::start(source, herd_options(owner.id, None, lease));
+    let herd = Herd::start(source, process.equip(herd_options(owner.id, None, lease)));
     let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
     for worker in workers {
         herd.add(worker);

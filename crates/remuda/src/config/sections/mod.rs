@@ -6,6 +6,7 @@ mod files;
 mod fleet;
 mod littlehorse;
 mod log;
+mod process;
 mod server;
 mod store;
 mod sync;
@@ -17,6 +18,7 @@ pub(crate) use client::Client;
 pub(crate) use files::Files;
 pub(crate) use littlehorse::LittleHorse;
 pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
+pub(crate) use process::Process;
 pub(super) use server::DATA;
 pub(crate) use server::Server;
 pub(crate) use store::Store;
@@ -35,6 +37,7 @@ pub(super) const ALL: &[&[&Setting]] = &[
     workers::SETTINGS,
     tasks::SETTINGS,
     sync::SETTINGS,
+    process::SETTINGS,
     client::SETTINGS,
     worker::SETTINGS,
     littlehorse::SETTINGS,

@@ -1,0 +1,168 @@
+//! A thread that notices when nothing turns any more, and says why.
+//!
+//! The thread that counts never does anything that can block it. What it has to say is written by another one, because a
+//! log can stand still, too.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::{Clock, Pool, Pulse, Running};
+
+/// So much that was not yet written may wait. What comes beyond is not said.
+const UNSAID: usize = 64;
+
+/// How a watchdog behaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchdogOptions {
+    /// For so long of the process's own time a runtime may stand still, and a computation may take: 10 s.
+    pub limit: Duration,
+    /// The pause between two looks. A process that was stopped for longer ran for no more than twice this.
+    pub tick: Duration,
+}
+
+impl WatchdogOptions {
+    /// With this limit, and looks that are frequent enough for it.
+    pub fn new(limit: Duration) -> Self {
+        let tick = (limit / 50).clamp(Duration::from_millis(10), Duration::from_millis(100));
+        Self { limit, tick }
+    }
+}
+
+impl Default for WatchdogOptions {
+    fn default() -> Self {
+        Self::new(Duration::from_secs(10))
+    }
+}
+
+/// Watches a pool and a runtime until it is dropped.
+#[derive(Debug)]
+pub struct Watchdog {
+    pulse: Pulse,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What has to be said.
+#[derive(Debug)]
+enum Word {
+    Stalled(Running),
+    Still(Duration, Vec<Running>),
+    TurnsAgain,
+}
+
+impl Watchdog {
+    /// Begins to watch. [`Pulse::run`] must be spawned on the runtime that is meant.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(pool: &Pool, options: WatchdogOptions) -> io::Result<Self> {
+        let pulse = Pulse::new(pool.clock(), options.limit);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (words, said) = sync_channel(UNSAID);
+        // It ends when the other one does, and is not waited for: a log that stands still must not hold up a stop.
+        let _writer = std::thread::Builder::new().name("remuda-watchlog".to_owned()).spawn(move || say(&said))?;
+        let watch = Watch {
+            clock: pool.clock(),
+            pool: pool.clone(),
+            pulse: pulse.clone(),
+            stop: Arc::clone(&stop),
+            options,
+            words,
+        };
+        let thread =
+            std::thread::Builder::new().name("remuda-watchdog".to_owned()).spawn(move || watch.run())?;
+        Ok(Self { pulse, stop, thread: Some(thread) })
+    }
+
+    /// Whether the runtime turns.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ended = thread.join();
+        }
+    }
+}
+
+struct Watch {
+    clock: Clock,
+    pool: Pool,
+    pulse: Pulse,
+    stop: Arc<AtomicBool>,
+    options: WatchdogOptions,
+    words: SyncSender<Word>,
+}
+
+impl Watch {
+    fn run(self) {
+        let WatchdogOptions { limit, tick } = self.options;
+        let mut last = Instant::now();
+        let mut still = false;
+        self.pulse.beat();
+        while !self.stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(tick);
+            let now = Instant::now();
+            self.clock.tick(now - last, tick);
+            last = now;
+            for running in self.pool.overdue(limit) {
+                self.tell(Word::Stalled(running));
+            }
+            match (self.pulse.turns(), still) {
+                (false, false) => self.tell(Word::Still(self.pulse.silent(), self.pool.running())),
+                (true, true) => self.tell(Word::TurnsAgain),
+                _ => {}
+            }
+            still = !self.pulse.turns();
+        }
+    }
+
+    fn tell(&self, word: Word) {
+        // Full when the log stands still. Then there is nobody to read this either.
+        let _unsaid = self.words.try_send(word);
+    }
+}
+
+fn say(words: &Receiver<Word>) {
+    while let Ok(word) = words.recv() {
+        match word {
+            Word::Stalled(running) => {
+                let task = running.task.map(|task| task.to_string());
+                tracing::error!(
+                    work = running.what,
+                    tenant = running.tenant,
+                    task,
+                    ran_s = running.ran.as_secs_f64(),
+                    "a computation does not come to an end; nobody waits for it any more"
+                );
+            }
+            Word::Still(silent, running) => {
+                let held_by: Vec<String> = running.iter().filter(|work| !work.pooled).map(named).collect();
+                let beside: Vec<String> = running.iter().filter(|work| work.pooled).map(named).collect();
+                let held_by =
+                    if held_by.is_empty() { "nothing that has a name".to_owned() } else { held_by.join(", ") };
+                tracing::error!(
+                    silent_s = silent.as_secs_f64(),
+                    held_by,
+                    beside = beside.join(", "),
+                    "the process does not turn: no request is answered and no lease renewed; /live says 503"
+                );
+            }
+            Word::TurnsAgain => tracing::warn!("the process turns again"),
+        }
+    }
+}
+
+fn named(running: &Running) -> String {
+    let task = running.task.map_or_else(String::new, |task| format!(" of task {task}"));
+    format!("{}{task} (tenant {}, {:.1} s)", running.what, running.tenant, running.ran.as_secs_f64())
+}

@@ -1,0 +1,61 @@
+//! What is to be computed, and why it was not.
+
+use uuid::Uuid;
+
+/// A computation: what it is called, whose it is, and how large what it works on is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    pub(crate) what: &'static str,
+    pub(crate) tenant: String,
+    pub(crate) task: Option<Uuid>,
+    pub(crate) bytes: usize,
+    pub(crate) patient: bool,
+}
+
+impl Work {
+    /// Work on so many bytes. `what` is for people: "checking a graph".
+    pub fn new(what: &'static str, tenant: impl Into<String>, bytes: usize) -> Self {
+        Self { what, tenant: tenant.into(), task: None, bytes, patient: false }
+    }
+
+    /// It looks at every byte once and does little with it, such as hashing: sixteen times as much stays small.
+    #[must_use]
+    pub fn light(mut self) -> Self {
+        self.bytes /= 16;
+        self
+    }
+
+    /// It works on the graph of a stored task: if the process dies in the middle, that is remembered of the task.
+    #[must_use]
+    pub fn of_task(mut self, task: Uuid) -> Self {
+        self.task = Some(task);
+        self
+    }
+
+    /// It is never refused, only made to wait: for callers whose number is bounded elsewhere, such as the holders of leases.
+    #[must_use]
+    pub fn patient(mut self) -> Self {
+        self.patient = true;
+        self
+    }
+}
+
+/// Why there is no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotDone {
+    /// Too much waits already.
+    #[error("too much work waits already")]
+    Busy,
+    /// Too much of this tenant's work waits already; others still have room.
+    #[error("too much work of this tenant waits already")]
+    Share,
+    /// It ran for longer than anything may, and still does. Nobody waits for it any more.
+    #[error("it took too long")]
+    Stalled,
+    /// It panicked.
+    #[error("it panicked: {0}")]
+    Panicked(String),
+    /// The pool has been closed.
+    #[error("the process is stopping")]
+    Closed,
+}

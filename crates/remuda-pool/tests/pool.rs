@@ -1,0 +1,182 @@
+//! The pool under load, with stalls, panics and callers that leave.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::{Duration, Instant};
+
+use remuda_pool::{Marks, NotDone, Pool, PoolOptions, Watchdog, WatchdogOptions, Work};
+use uuid::Uuid;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pool(threads: usize, queue: usize) -> Pool {
+    Pool::new(PoolOptions { threads, queue, inline: 100 })
+}
+
+fn large(tenant: &str) -> Work {
+    Work::new("a test", tenant, 1000)
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !condition() {
+        assert!(since.elapsed() < PATIENCE, "{what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Work that lasts until its sender is used or dropped.
+fn held(pool: &Pool, tenant: &str) -> (mpsc::Sender<()>, tokio::task::JoinHandle<Result<(), NotDone>>) {
+    let (release, held) = mpsc::channel::<()>();
+    let (pool, work) = (pool.clone(), large(tenant));
+    let task = tokio::spawn(async move {
+        pool.run(work, move || {
+            let _released = held.recv();
+        })
+        .await
+    });
+    (release, task)
+}
+
+#[tokio::test]
+async fn small_work_stays_and_large_work_goes() {
+    let pool = pool(2, 8);
+    let here = std::thread::current().id();
+    let small = pool.run(Work::new("a test", "t", 100), || std::thread::current().id()).await.unwrap();
+    assert_eq!(small, here);
+    let other = pool.run(large("t"), || std::thread::current().id()).await.unwrap();
+    assert_ne!(other, here);
+}
+
+#[tokio::test]
+async fn one_tenant_takes_neither_all_threads_nor_the_whole_queue() {
+    let pool = pool(2, 8);
+    let (release, first) = held(&pool, "greedy");
+    until("it runs", || pool.running().len() == 1).await;
+    let waiting: Vec<_> = (0..2).map(|_| held(&pool, "greedy")).collect();
+    until("they wait", || pool.waiting() == 2).await;
+    assert_eq!(pool.running().len(), 1, "the other thread is not for the same tenant");
+    assert_eq!(pool.run(large("greedy"), || ()).await, Err(NotDone::Share));
+    // Another tenant goes at once.
+    assert_eq!(pool.run(large("modest"), || 7).await, Ok(7));
+    // What cannot be refused waits.
+    let patient = {
+        let pool = pool.clone();
+        tokio::spawn(async move { pool.run(large("greedy").patient(), || 8).await })
+    };
+    drop(release);
+    first.await.unwrap().unwrap();
+    for (release, task) in waiting {
+        drop(release);
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(patient.await.unwrap(), Ok(8));
+}
+
+#[tokio::test]
+async fn work_whose_caller_left_is_not_begun() {
+    let pool = pool(1, 8);
+    let (release, first) = held(&pool, "t");
+    until("it runs", || pool.running().len() == 1).await;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let gone = {
+        let (pool, begun) = (pool.clone(), Arc::clone(&begun));
+        tokio::spawn(async move { pool.run(large("t"), move || begun.fetch_add(1, Ordering::SeqCst)).await })
+    };
+    until("it waits", || pool.waiting() == 1).await;
+    gone.abort();
+    let _aborted = gone.await;
+    drop(release);
+    first.await.unwrap().unwrap();
+    pool.run(large("t"), || ()).await.unwrap();
+    assert_eq!(begun.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_panic_is_an_answer() {
+    let pool = pool(1, 8);
+    let answer: Result<(), _> = pool.run(large("t"), || panic!("on purpose")).await;
+    assert_eq!(answer, Err(NotDone::Panicked("on purpose".to_owned())));
+    assert_eq!(pool.run(large("t"), || 1).await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_stall_is_told_and_others_go_on() {
+    let pool = pool(1, 8);
+    let _watchdog = Watchdog::start(&pool, WatchdogOptions::new(Duration::from_millis(200))).unwrap();
+    let (release, stalled) = held(&pool, "slow");
+    assert_eq!(stalled.await.unwrap(), Err(NotDone::Stalled));
+    // The only thread is still busy with it.
+    assert_eq!(pool.run(large("other"), || 2).await, Ok(2));
+    assert_eq!(pool.run(large("slow"), || 3).await, Ok(3));
+    drop(release);
+    until("it ends", || pool.running().is_empty()).await;
+    assert_eq!(pool.run(large("slow"), || 4).await, Ok(4));
+}
+
+#[tokio::test]
+async fn only_what_computes_on_a_stored_task_is_marked() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = pool(1, 8);
+    pool.mark_in(Marks::open(dir.path()).unwrap().0);
+    let task = Uuid::from_u128(7);
+    let copy = |name: &str| {
+        let to = dir.path().join(name);
+        std::fs::create_dir(&to).unwrap();
+        std::fs::copy(dir.path().join("marks"), to.join("marks")).unwrap();
+        Marks::open(&to).unwrap().1
+    };
+    let barrier = Arc::new(Barrier::new(2));
+    let (begun, running) = (Arc::clone(&barrier), pool.clone());
+    let (release, held) = mpsc::channel::<()>();
+    let marked = tokio::spawn(async move {
+        let work = large("t").of_task(task);
+        running
+            .run(work, move || {
+                begun.wait();
+                let _released = held.recv();
+            })
+            .await
+    });
+    tokio::task::spawn_blocking(move || barrier.wait()).await.unwrap();
+    let (others, queued) = (pool.clone(), Uuid::from_u128(8));
+    let waits = tokio::spawn(async move { others.run(large("t").of_task(queued), || ()).await });
+    until("it waits", || pool.waiting() == 1).await;
+    let left = copy("while");
+    assert_eq!(left.iter().map(|mark| mark.task).collect::<Vec<_>>(), [task], "what waits does no harm");
+    drop(release);
+    marked.await.unwrap().unwrap();
+    waits.await.unwrap().unwrap();
+    assert!(copy("after").is_empty());
+}
+
+#[test]
+fn a_runtime_that_is_held_is_noticed_and_one_that_ended_is_not() {
+    let pool = pool(1, 8);
+    let watchdog = Watchdog::start(&pool, WatchdogOptions::new(Duration::from_millis(300))).unwrap();
+    let pulse = watchdog.pulse();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let _beats = tokio::spawn(pulse.clone().run());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(pulse.turns());
+        let since = Instant::now();
+        // Nothing else can run meanwhile.
+        while pulse.turns() {
+            assert!(since.elapsed() < PATIENCE, "it is noticed");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        while !pulse.turns() {
+            assert!(since.elapsed() < PATIENCE, "it turns again");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    drop(runtime);
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(700) {
+        assert!(pulse.turns(), "a runtime that ended does not hang");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}

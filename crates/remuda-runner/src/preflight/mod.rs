@@ -14,6 +14,7 @@ mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use comfyui::Workflow;
 use remuda_core::transition::Ending;
@@ -25,8 +26,9 @@ pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
 pub use words::Words;
 pub use workers::capabilities;
 
+use crate::limits::GraphLimits;
 use verdict::Case;
-use workers::Known;
+use workers::{Known, same_workers};
 
 /// Texts longer than this are checked on a thread that may take its time.
 const LARGE: usize = 256 << 10;
@@ -75,12 +77,20 @@ pub struct Cleared {
 pub struct Preflight {
     store: Arc<dyn Store>,
     known: Known,
+    limits: GraphLimits,
 }
 
 impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { known: Known::new(store.clone()), store }
+        Self { known: Known::new(store.clone()), store, limits: GraphLimits::default() }
+    }
+
+    /// Graphs may be this large.
+    #[must_use]
+    pub fn within(mut self, limits: GraphLimits) -> Self {
+        self.limits = limits;
+        self
     }
 
     /// Takes a task back that a worker could not begin.
@@ -140,19 +150,23 @@ impl Preflight {
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
         let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
-        let workflow = Workflow::from_raw(raw.clone()).map_err(Refusal::from)?;
+        let begun = Instant::now();
+        let workflow = Workflow::from_raw_within(raw.clone(), &self.limits.workflow()).map_err(Refusal::from)?;
+        check_targets(targets.as_deref().unwrap_or_default(), &self.limits)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
-        let mut judged = judge(&case, workers).await;
+        let mut judged = judge(&case, workers.clone()).await;
         if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unsure) {
             // The list may be a second old, and a worker that can run it may just have come.
-            let workers = self.known.workers_now().await?;
-            judged = judge(&case, workers).await;
+            let now = self.known.workers_since(begun).await?;
+            if !same_workers(&workers, &now) {
+                judged = judge(&case, now).await;
+            }
         }
         let verdict = judged?;
         let workflow = &case.workflow;
         let placements =
-            placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs).await?;
+            placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs, &self.limits).await?;
         Ok(Cleared {
             placements,
             requires: case.asked.clone().and(&verdict.requires),
@@ -164,6 +178,19 @@ impl Preflight {
             workflow: raw,
         })
     }
+}
+
+fn check_targets(targets: &[String], limits: &GraphLimits) -> Result<(), Refusal> {
+    if targets.len() > limits.targets {
+        let message =
+            format!("the request names {} targets, and {} are allowed", targets.len(), limits.targets);
+        return Err(Refusal::too_large("graph.targets", message));
+    }
+    if targets.iter().any(|target| target.len() > limits.name_length) {
+        let message = format!("the request names a target that is longer than {} bytes", limits.name_length);
+        return Err(Refusal::too_large("graph.name_length", message));
+    }
+    Ok(())
 }
 
 async fn judge(

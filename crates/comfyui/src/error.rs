@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::ids::PromptId;
-use crate::outputs::OutputFile;
+use crate::outputs::{OutputFile, TooMany};
 use crate::prompt::Refusal;
 use crate::version::Version;
 use crate::watch::{ExecutionFailure, GaveUp, Interruption, Lost};
@@ -123,6 +123,15 @@ pub enum Error {
         files: Vec<OutputFile>,
     },
 
+    /// The prompt ran, and left more than was allowed for.
+    #[error("the results of prompt {prompt_id} were not read: {source}")]
+    TooMany {
+        /// The prompt.
+        prompt_id: PromptId,
+        /// Of what there is too much.
+        source: TooMany,
+    },
+
     /// Whether the prompt was queued could not be found out: ask [`crate::Client::find`] before another try.
     #[error("prompt {prompt_id} was sent, and it is not known whether it was queued")]
     Uncertain {
@@ -193,7 +202,7 @@ impl Error {
             Error::Status { status, .. } if *status == StatusCode::TOO_MANY_REQUESTS => Repeat::Safe,
             Error::OutOfMemory(_) | Error::Interrupted(_) | Error::Deleted { .. } => Repeat::Safe,
             Error::Lost { lost, .. } => lost.repeat(),
-            Error::OutputsGone { .. } => Repeat::Useless,
+            Error::OutputsGone { .. } | Error::TooMany { .. } => Repeat::Useless,
             Error::InvalidUrl { .. }
             | Error::Refused(_)
             | Error::Status { .. }

@@ -7,7 +7,10 @@
 mod models;
 mod parse;
 
+use std::fmt;
+
 use indexmap::IndexMap;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
@@ -314,8 +317,24 @@ impl ObjectInfo {
 
 impl<'de> Deserialize<'de> for ObjectInfo {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let classes = Map::deserialize(deserializer)?;
-        Ok(classes.into_iter().map(|(class, described)| parse::node(class, described)).collect())
+        /// Class by class: the whole answer as values would be many times its text.
+        struct Classes;
+        impl<'de> Visitor<'de> for Classes {
+            type Value = ObjectInfo;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("node classes by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectInfo, A::Error> {
+                let mut classes = IndexMap::new();
+                while let Some((class, described)) = map.next_entry::<String, Value>()? {
+                    classes.insert(class.clone(), parse::node(class, described));
+                }
+                Ok(ObjectInfo { classes })
+            }
+        }
+        deserializer.deserialize_map(Classes)
     }
 }
 

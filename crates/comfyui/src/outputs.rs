@@ -4,6 +4,7 @@
 //! `images`, still pictures of others under `gifs`. So every key is read, everything with a file name is a file,
 //! and what a file is follows from its ending.
 
+mod limits;
 mod media;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::workflow::{entries, text};
 
+pub use limits::{Limit, Limits, TooMany};
 pub use media::MediaKind;
 
 /// The results of all nodes of a prompt, in the order in which ComfyUI reports them.
@@ -155,8 +157,19 @@ pub enum FileType {
 impl Outputs {
     /// Reads `outputs` of a history entry. Whatever does not look like outputs is read as none.
     pub fn from_history(outputs: &RawValue) -> Self {
+        Self::from_history_within(outputs, &Limits::NONE).unwrap_or_default()
+    }
+
+    /// As [`Outputs::from_history`], for a server that may be broken or hostile. What is beyond the limits is not read.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMany`] says of what there is too much.
+    pub fn from_history_within(outputs: &RawValue, limits: &Limits) -> Result<Self, TooMany> {
         let nodes = entries(outputs.get()).ok().flatten().unwrap_or_default();
-        Self { nodes: nodes.into_iter().map(|(id, ui)| NodeOutput::from_ui(&id, ui)).collect() }
+        let mut room = limits::Room::new(limits);
+        let read = |(id, ui): (Cow<'_, str>, &RawValue)| NodeOutput::read(&id, ui, &mut room);
+        Ok(Self { nodes: nodes.into_iter().map(read).collect::<Result<_, _>>()? })
     }
 
     /// The files of all nodes.
@@ -195,14 +208,24 @@ impl NodeOutput {
     ///
     /// A list of truth values under `animated` says which of the files are animated and is no result of its own.
     pub fn from_ui(node_id: &str, ui: &RawValue) -> Self {
+        let mut room = limits::Room::new(&Limits::NONE);
+        let none = || Self { node_id: node_id.to_owned(), outputs: Vec::new() };
+        Self::read(node_id, ui, &mut room).unwrap_or_else(|_| none())
+    }
+
+    fn read(node_id: &str, ui: &RawValue, room: &mut limits::Room<'_>) -> Result<Self, TooMany> {
+        room.name(node_id)?;
         let fields = entries(ui.get()).ok().flatten().unwrap_or_default();
         let flags = |raw: &RawValue| serde_json::from_str::<Vec<bool>>(raw.get()).ok();
         let animated = fields.iter().find(|(key, _)| key == "animated").and_then(|(_, raw)| flags(raw));
+        // Where the flags are not one for each file, one of them stands for all.
+        let any_animated = animated.as_ref().is_some_and(|flags| flags.contains(&true));
         let mut outputs = Vec::new();
         for (key, raw) in &fields {
             if key == "animated" && animated.is_some() {
                 continue;
             }
+            room.name(key)?;
             let members = match serde_json::from_str::<Vec<&RawValue>>(raw.get()) {
                 Ok(members) => members,
                 // Not a list, though it should be one: a single result then.
@@ -211,13 +234,17 @@ impl NodeOutput {
             for (index, member) in members.iter().enumerate() {
                 let animated = match &animated {
                     Some(flags) if flags.len() == members.len() => flags[index],
-                    Some(flags) => flags.contains(&true),
-                    None => false,
+                    _ => any_animated,
                 };
-                outputs.push(read(node_id, key, member, animated));
+                room.output()?;
+                let output = read(node_id, key, member, animated);
+                if let Output::File(file) = &output {
+                    room.file(file)?;
+                }
+                outputs.push(output);
             }
         }
-        Self { node_id: node_id.to_owned(), outputs }
+        Ok(Self { node_id: node_id.to_owned(), outputs })
     }
 }
 

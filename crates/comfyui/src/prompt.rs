@@ -293,17 +293,23 @@ impl fmt::Display for Refusal {
         if !self.error.details.is_empty() && self.node_errors.is_empty() {
             write!(f, ": {}", self.error.details)?;
         }
-        for (id, node) in &self.node_errors {
-            for problem in &node.errors {
-                write!(f, "; node {id} ({}): {}", node.class_type, problem.message)?;
-                if !problem.details.is_empty() {
-                    write!(f, ": {}", problem.details)?;
-                }
+        let all = self.node_errors.iter().flat_map(|(id, node)| node.errors.iter().map(move |one| (id, node, one)));
+        for (id, node, problem) in all.clone().take(TOLD) {
+            let (class, message) = (excerpt(&node.class_type), excerpt(&problem.message));
+            write!(f, "; node {} ({class}): {message}", excerpt(id))?;
+            if !problem.details.is_empty() {
+                write!(f, ": {}", excerpt(&problem.details))?;
             }
         }
-        Ok(())
+        match all.count().saturating_sub(TOLD) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
     }
 }
+
+/// How many errors of nodes a refusal tells in words; a program reads them all.
+const TOLD: usize = 20;
 
 /// The real server writes `{}`, forks have been seen to write `[]` for "none".
 fn node_errors<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<NodeErrors, D::Error> {

@@ -5,6 +5,8 @@
 //! [`Workflow::with_input`] replaces a single literal value in the text and leaves every other byte alone.
 
 mod edit;
+mod index;
+mod limits;
 mod view;
 
 use std::fmt;
@@ -18,6 +20,8 @@ use serde_json::value::RawValue;
 use crate::lenient;
 
 pub use edit::EditError;
+pub use index::Index;
+pub use limits::{Limit, Limits, TooLarge};
 pub use view::{Input, Link, Node};
 pub(crate) use view::{entries, text};
 
@@ -102,6 +106,9 @@ pub enum WorkflowError {
     /// Lists and objects are nested deeper than [`MAX_DEPTH`].
     #[error("the workflow is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
+    /// It is larger than the [`Limits`] of whoever reads it.
+    #[error(transparent)]
+    TooLarge(Box<TooLarge>),
 }
 
 impl Workflow {
@@ -126,16 +133,26 @@ impl Workflow {
     ///
     /// As [`Workflow::parse`], without [`WorkflowError::NotJson`] for its syntax.
     pub fn from_raw(raw: Box<RawValue>) -> Result<Self, WorkflowError> {
-        if depth(raw.get()) > MAX_DEPTH {
-            return Err(WorkflowError::TooDeep);
-        }
+        Self::from_raw_within(raw, &Limits::NONE)
+    }
+
+    /// As [`Workflow::from_raw`], for a text that a stranger sent. The bounds are looked at before anything is built.
+    ///
+    /// # Errors
+    ///
+    /// As [`Workflow::from_raw`], and [`WorkflowError::TooLarge`].
+    pub fn from_raw_within(raw: Box<RawValue>, limits: &Limits) -> Result<Self, WorkflowError> {
+        limits::scan(raw.get(), limits).map_err(|stopped| match stopped {
+            limits::Stopped::TooDeep => WorkflowError::TooDeep,
+            limits::Stopped::TooLarge(error) => WorkflowError::TooLarge(error),
+        })?;
         let Some(found) = view::entries(raw.get()).map_err(WorkflowError::NotJson)? else {
             return Err(WorkflowError::NotAnObject { found: view::name_of_type(raw.get()) });
         };
         if found.is_empty() {
             return Err(WorkflowError::Empty);
         }
-        match view::recognise(&found) {
+        match view::recognise(&found, limits) {
             Some(mistaken) => Err(mistaken),
             None => Ok(Self { raw: Arc::from(raw) }),
         }
@@ -172,7 +189,13 @@ impl Workflow {
         found.into_iter().map(|(id, raw)| Node::new(id, raw)).collect()
     }
 
-    /// The node with this id; of several the last, because that is the one ComfyUI sees.
+    /// The nodes by their ids. Reads the text once, however many of them are asked for.
+    pub fn index(&self) -> Index<'_> {
+        Index::new(self.nodes())
+    }
+
+    /// The node with this id; of several the last, because that is the one ComfyUI sees. Reads the text anew at each
+    /// call: [`Workflow::index`] is for those who ask more than once.
     pub fn node(&self, id: &str) -> Option<Node<'_>> {
         self.nodes().into_iter().rfind(|node| node.id() == id)
     }
@@ -236,28 +259,6 @@ fn non_finite(json: &[u8]) -> Option<WorkflowError> {
         line: before.iter().filter(|&&byte| byte == b'\n').count() + 1,
         column: at - line_start + 1,
     })
-}
-
-/// How deep the lists and objects of a valid JSON text are nested.
-fn depth(json: &str) -> usize {
-    let bytes = json.as_bytes();
-    let (mut deepest, mut current, mut at) = (0_usize, 0_usize, 0);
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'"' => {
-                at = lenient::end_of_string(bytes, at);
-                continue;
-            }
-            b'[' | b'{' => {
-                current += 1;
-                deepest = deepest.max(current);
-            }
-            b']' | b'}' => current = current.saturating_sub(1),
-            _ => {}
-        }
-        at += 1;
-    }
-    deepest
 }
 
 #[cfg(test)]

@@ -72,11 +72,17 @@ impl Requirements {
     }
 }
 
+/// How many names of each kind are told to people.
+const TOLD: usize = 20;
+
 impl fmt::Display for Requirements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         for (what, names) in [("label", &self.labels), ("node", &self.nodes), ("model", &self.models)] {
-            parts.extend(names.iter().map(|name| format!("{what} {name}")));
+            parts.extend(names.iter().take(TOLD).map(|name| format!("{what} {name}")));
+            if names.len() > TOLD {
+                parts.push(format!("{} more {what}s", names.len() - TOLD));
+            }
         }
         if parts.is_empty() { f.write_str("nothing special") } else { f.write_str(&parts.join(", ")) }
     }

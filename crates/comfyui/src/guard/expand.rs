@@ -3,41 +3,66 @@
 //! Most classes always expect the same. V3 classes may have inputs that depend on what is given: a choice that
 //! brings inputs of its own, or a row that grows.
 
-use serde_json::Value;
+use std::borrow::Cow;
 
 use crate::object_info::{Dynamic, InputKind, InputSpec, NodeInfo, Section};
 use crate::workflow::Input;
 
-use super::values::python_equal;
+use super::known::{Known, Lookup};
 
 /// One input that the class expects.
 pub(super) struct Expected<'a> {
     /// Its full name in the node, `outer.inner` for the inner ones.
-    pub(super) name: String,
+    pub(super) name: Cow<'a, str>,
     pub(super) spec: &'a InputSpec,
     pub(super) required: bool,
 }
 
+/// The inputs that the server would look for, whatever a node gives; None when it depends on that.
+pub(super) fn expected_always<'a>(info: &'a NodeInfo) -> Option<Vec<Expected<'a>>> {
+    let specs = info.inputs.iter().filter(|spec| spec.section != Section::Hidden);
+    let expect = |spec: &'a InputSpec| match spec.kind {
+        InputKind::Dynamic(_) => None,
+        _ => Some(Expected {
+            name: Cow::Borrowed(&spec.name),
+            spec,
+            required: spec.section == Section::Required,
+        }),
+    };
+    specs.map(expect).collect()
+}
+
 /// The inputs that the server would look for, given the inputs of a node.
-pub(super) fn expected<'a>(info: &'a NodeInfo, given: &[Input<'_>]) -> Vec<Expected<'a>> {
+pub(super) fn expected<'a>(
+    info: &'a NodeInfo,
+    given: &[Input<'_>],
+    known: &mut Known<'a>,
+) -> Vec<Expected<'a>> {
+    let given = Given { inputs: given, names: Lookup::new(given.iter().map(|input| input.name.as_ref())) };
     let mut found = Vec::new();
-    expand(&info.inputs, "", given, &mut found);
+    expand(&info.inputs, "", &given, known, &mut found);
     found
 }
 
-/// Whether a name belongs to a dynamic input of the class, also where the server would not look for it.
-pub(super) fn is_part_of_dynamic(info: &NodeInfo, name: &str) -> bool {
-    let dynamic = info.inputs.iter().filter(|input| matches!(input.kind, InputKind::Dynamic(_)));
-    let belongs = |input: &InputSpec| {
-        name.strip_prefix(input.name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    dynamic.into_iter().any(belongs)
+/// The inputs of a node, by name.
+struct Given<'g> {
+    inputs: &'g [Input<'g>],
+    names: Lookup<'g>,
 }
 
 /// Descriptions nest as deep as the JSON they were read from, which its reader has bounded.
-fn expand<'a>(specs: &'a [InputSpec], prefix: &str, given: &[Input<'_>], found: &mut Vec<Expected<'a>>) {
+fn expand<'a>(
+    specs: &'a [InputSpec],
+    prefix: &str,
+    given: &Given<'_>,
+    known: &mut Known<'a>,
+    found: &mut Vec<Expected<'a>>,
+) {
     for spec in specs.iter().filter(|spec| spec.section != Section::Hidden) {
-        let name = format!("{prefix}{}", spec.name);
+        let name = match prefix {
+            "" => Cow::Borrowed(spec.name.as_str()),
+            prefix => Cow::Owned(format!("{prefix}{}", spec.name)),
+        };
         let required = spec.section == Section::Required;
         let InputKind::Dynamic(dynamic) = &spec.kind else {
             found.push(Expected { name, spec, required });
@@ -46,26 +71,24 @@ fn expand<'a>(specs: &'a [InputSpec], prefix: &str, given: &[Input<'_>], found: 
         let inner = format!("{name}.");
         match dynamic {
             Dynamic::Combo { options } => {
-                let Some(value) = value_of(given, &name) else {
-                    continue;
-                };
-                let chosen = options.iter().find(|(key, _)| python_equal(key, &value));
-                if let Some((_, inputs)) = chosen {
-                    expand(inputs, &inner, given, found);
+                let value = given.names.find(&name).and_then(|at| given.inputs[at].value());
+                let chosen = value.and_then(|value| known.option(options, &value));
+                if let Some(inputs) = chosen {
+                    expand(inputs, &inner, given, known, found);
                     found.push(Expected { name, spec, required });
                 }
             }
             Dynamic::Grow { names, min, template } => {
                 for (at, member) in names.iter().enumerate() {
                     let name = format!("{inner}{member}");
-                    if given.iter().any(|input| input.name == name) {
-                        found.push(Expected { name, spec: template, required: at < *min });
+                    if given.names.find(&name).is_some() {
+                        found.push(Expected { name: name.into(), spec: template, required: at < *min });
                     }
                 }
             }
             Dynamic::Slot { inputs, .. } => {
-                if given.iter().any(|input| input.name == name) {
-                    expand(inputs, &inner, given, found);
+                if given.names.find(&name).is_some() {
+                    expand(inputs, &inner, given, known, found);
                     found.push(Expected { name, spec, required });
                 }
             }
@@ -73,13 +96,9 @@ fn expand<'a>(specs: &'a [InputSpec], prefix: &str, given: &[Input<'_>], found: 
     }
 }
 
-fn value_of(given: &[Input<'_>], name: &str) -> Option<Value> {
-    given.iter().find(|input| input.name == name)?.value()
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::object_info::ObjectInfo;
@@ -100,8 +119,8 @@ mod tests {
         let names = |inputs: Value| {
             let workflow = Workflow::parse(json!({"1": {"inputs": inputs}}).to_string()).unwrap();
             let given = workflow.nodes()[0].inputs().unwrap();
-            let found = expected(info, &given);
-            found.into_iter().map(|one| (one.name, one.required)).collect::<Vec<_>>()
+            let found = expected(info, &given, &mut Known::default());
+            found.into_iter().map(|one| (one.name.into_owned(), one.required)).collect::<Vec<_>>()
         };
         let plain = [("plain".to_owned(), true)];
         assert_eq!(names(json!({})), plain);
@@ -118,7 +137,8 @@ mod tests {
             ]
             .map(|(name, required)| (name.to_owned(), required))
         );
-        assert!(is_part_of_dynamic(info, "row.image77") && is_part_of_dynamic(info, "how"));
-        assert!(!is_part_of_dynamic(info, "rows") && !is_part_of_dynamic(info, "plain"));
+        let mut known = Known::default();
+        assert!(known.is_part_of_dynamic(info, "row.image77") && known.is_part_of_dynamic(info, "how"));
+        assert!(!known.is_part_of_dynamic(info, "rows") && !known.is_part_of_dynamic(info, "plain"));
     }
 }

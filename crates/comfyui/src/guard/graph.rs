@@ -3,12 +3,14 @@
 //! Nothing here recurses over the graph, so its size and depth are bounded by memory only.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 use crate::object_info::{NodeInfo, ObjectInfo};
 use crate::workflow::{Input, Link, Node};
 
 use super::expand::{Expected, expected};
+use super::known::{Known, Lookup};
 
 /// One node as ComfyUI sees it: of doubled ids and doubled inputs only the last.
 pub(super) struct GraphNode<'a> {
@@ -19,7 +21,7 @@ pub(super) struct GraphNode<'a> {
     /// None when `inputs` is missing or no object.
     pub(super) inputs: Option<Vec<GraphInput<'a>>>,
     /// What the class expects, given the inputs of this node. Empty without `info`.
-    pub(super) expected: Vec<Expected<'a>>,
+    pub(super) expected: Rc<Vec<Expected<'a>>>,
     /// Whether the server would look at this node before it answers. True for all without node descriptions.
     pub(super) validated: bool,
     /// Whether the server would run this node, or try to.
@@ -33,6 +35,8 @@ pub(super) struct GraphInput<'a> {
     pub(super) target: Option<usize>,
     /// Whether the class declares the input; None when the class is not known.
     pub(super) declared: Option<bool>,
+    /// Where in what the class expects it stands.
+    pub(super) expected: Option<usize>,
 }
 
 pub(super) struct Graph<'a> {
@@ -41,36 +45,46 @@ pub(super) struct Graph<'a> {
     pub(super) described: bool,
     /// The output nodes that are asked for. Empty without node descriptions.
     pub(super) outputs: Vec<usize>,
-    /// Ids and names that stand twice: the node and, for an input, its name.
-    pub(super) doubled: Vec<(String, Option<String>)>,
+    /// Ids and names that stand twice: the index of the node and, for an input, its name.
+    pub(super) doubled: Vec<(usize, Option<String>)>,
 }
 
 impl<'a> Graph<'a> {
-    pub(super) fn new(all: Vec<Node<'a>>, info: Option<&'a ObjectInfo>, targets: Option<&[String]>) -> Self {
-        let mut doubled = Vec::new();
-        let nodes = last_of_each(all, |node| node.id().to_owned(), |id| doubled.push((id, None)));
+    pub(super) fn new(
+        all: Vec<Node<'a>>,
+        info: Option<&'a ObjectInfo>,
+        targets: Option<&[String]>,
+        known: &mut Known<'a>,
+    ) -> Self {
+        let (nodes, twice) = last_of_each(all, |node| node.id().to_owned());
+        let mut doubled: Vec<_> = twice.into_iter().map(|at| (at, None)).collect();
         let index: HashMap<String, usize> =
             nodes.iter().enumerate().map(|(at, node)| (node.id().to_owned(), at)).collect();
         let mut built = Vec::with_capacity(nodes.len());
-        for node in nodes {
+        for (at, node) in nodes.into_iter().enumerate() {
             let class = node.class_type();
             let info = class.as_deref().and_then(|class| info?.get(class));
             let inputs = node.inputs().map(|inputs| {
-                let id = node.id().to_owned();
-                let double = |name| doubled.push((id.clone(), Some(name)));
-                last_of_each(inputs, |input| input.name.clone().into_owned(), double)
+                let (inputs, twice) = last_of_each(inputs, |input| input.name.clone().into_owned());
+                doubled.extend(twice.into_iter().map(|input| (at, Some(inputs[input].name.clone().into_owned()))));
+                inputs
             });
             let expected = match (info, &inputs) {
-                (Some(info), Some(inputs)) => expected(info, inputs),
-                _ => Vec::new(),
+                (Some(info), Some(inputs)) => {
+                    known.expected(info).unwrap_or_else(|| Rc::new(expected(info, inputs, known)))
+                }
+                _ => Rc::default(),
             };
+            let names = Lookup::new(expected.iter().map(|one| one.name.as_ref()));
             let connect = |input: Input<'a>| {
                 let link = input.link();
                 let target = link.as_ref().and_then(|link| index.get(link.node.as_ref()).copied());
-                let declared = info.map(|_| expected.iter().any(|one| one.name == input.name));
-                GraphInput { input, link, target, declared }
+                let expected = names.find(&input.name);
+                let declared = info.map(|_| expected.is_some());
+                GraphInput { input, link, target, declared, expected }
             };
             let inputs = inputs.map(|inputs| inputs.into_iter().map(connect).collect());
+            drop(names);
             built.push(GraphNode { node, class, info, inputs, expected, validated: false, executed: false });
         }
         let mut graph = Self { nodes: built, described: info.is_some(), outputs: Vec::new(), doubled };
@@ -81,9 +95,11 @@ impl<'a> Graph<'a> {
     /// Finds out from the output nodes backwards what would be validated and run.
     fn mark(&mut self, targets: Option<&[String]>) {
         let described = self.described;
+        let targets: Option<HashSet<&str>> =
+            targets.map(|targets| targets.iter().map(String::as_str).collect());
         let wanted = |node: &GraphNode<'_>| {
             let output = node.info.is_some_and(|info| info.output_node);
-            output && targets.is_none_or(|targets| targets.iter().any(|target| target == node.node.id()))
+            output && targets.as_ref().is_none_or(|targets| targets.contains(node.node.id()))
         };
         self.outputs = (0..self.nodes.len()).filter(|&at| wanted(&self.nodes[at])).collect();
         // What is not known could be an output: better to judge its surroundings too strictly than to excuse them.
@@ -226,17 +242,18 @@ impl Walk {
     }
 }
 
-/// Keeps the last of the items with equal keys, at the place of the first, and tells which keys were doubled.
-fn last_of_each<T>(items: Vec<T>, key: impl Fn(&T) -> String, mut doubled: impl FnMut(String)) -> Vec<T> {
+/// Keeps the last of the items with equal keys, at the place of the first, and tells which of those kept were doubled.
+fn last_of_each<T>(items: Vec<T>, key: impl Fn(&T) -> String) -> (Vec<T>, Vec<usize>) {
     let mut places: HashMap<String, (usize, bool)> = HashMap::with_capacity(items.len());
     let mut kept: Vec<T> = Vec::with_capacity(items.len());
+    let mut doubled = Vec::new();
     for item in items {
         match places.entry(key(&item)) {
             std::collections::hash_map::Entry::Occupied(mut known) => {
                 let (place, told) = known.get_mut();
                 kept[*place] = item;
                 if !std::mem::replace(told, true) {
-                    doubled(known.key().clone());
+                    doubled.push(*place);
                 }
             }
             std::collections::hash_map::Entry::Vacant(free) => {
@@ -245,7 +262,7 @@ fn last_of_each<T>(items: Vec<T>, key: impl Fn(&T) -> String, mut doubled: impl 
             }
         }
     }
-    kept
+    (kept, doubled)
 }
 
 #[cfg(test)]
@@ -264,7 +281,7 @@ mod tests {
         let graph: serde_json::Map<_, _> =
             links.iter().map(|(id, needs)| ((*id).to_owned(), node(needs))).collect();
         let workflow = Workflow::parse(serde_json::Value::Object(graph).to_string()).unwrap();
-        let graph = Graph::new(workflow.nodes(), None, None);
+        let graph = Graph::new(workflow.nodes(), None, None, &mut Known::default());
         let (cycles, longest) = graph.cycles_and_chain();
         let ids = |cycle: &Vec<usize>| cycle.iter().map(|&at| graph.nodes[at].node.id().to_owned()).collect();
         (cycles.iter().map(ids).collect(), longest.unwrap().1)

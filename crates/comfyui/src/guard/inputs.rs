@@ -8,29 +8,31 @@ use crate::object_info::{
     Dynamic, InputKind, InputSpec, NodeInfo, ObjectInfo, has_model_ending, model_folder,
 };
 
-use super::expand::is_part_of_dynamic;
 use super::findings::Findings;
 use super::graph::{GraphInput, GraphNode};
+use super::known::{Known, Lookup};
 use super::nearest::nearest;
 use super::report::{Kind, Noticed};
-use super::values::{self, Converted, Number, python_equal};
+use super::values::{self, Converted, Number};
 
 /// Inputs that the frontend writes beside the real ones; no server minds them.
 const FRONTEND_EXTRAS: [&str; 4] = ["upload", "audioUI", "videopreview", "choose video to upload"];
 
 /// Checks the inputs of a node whose class is known.
-pub(super) fn check_node(
-    node: &GraphNode<'_>,
-    info: &NodeInfo,
-    all: &ObjectInfo,
+pub(super) fn check_node<'a>(
+    node: &GraphNode<'a>,
+    info: &'a NodeInfo,
+    all: &'a ObjectInfo,
+    known: &mut Known<'a>,
     findings: &mut Findings<'_>,
 ) {
     let Some(inputs) = &node.inputs else { return };
-    for expected in &node.expected {
-        let name = expected.name.as_str();
-        match inputs.iter().find(|input| input.input.name == name) {
+    let names = Lookup::new(inputs.iter().map(|input| input.input.name.as_ref()));
+    for expected in node.expected.iter() {
+        let name = expected.name.as_ref();
+        match names.find(name).map(|at| &inputs[at]) {
             Some(input) if !input.input.is_list() => {
-                Check { node, info, all, spec: expected.spec, input }.run(findings);
+                Check { node, info, all, spec: expected.spec, input }.run(known, findings);
             }
             Some(_) => {}
             None if expected.required => {
@@ -41,26 +43,32 @@ pub(super) fn check_node(
         }
     }
     for input in inputs.iter().filter(|input| input.declared == Some(false)) {
-        undeclared(node, info, input, findings);
+        undeclared(node, info, input, known, findings);
     }
 }
 
 /// An input that the class does not declare.
-fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, findings: &mut Findings<'_>) {
+fn undeclared<'a>(
+    node: &GraphNode<'a>,
+    info: &'a NodeInfo,
+    input: &GraphInput<'a>,
+    known: &mut Known<'a>,
+    findings: &mut Findings<'_>,
+) {
     let name = input.input.name.as_ref();
-    let dynamic = info.inputs.iter().find(|spec| spec.name == name).map(|spec| &spec.kind);
-    if let Some(InputKind::Dynamic(Dynamic::Combo { options })) = dynamic {
-        let available = options.iter().map(|(key, _)| text_of(key)).collect();
-        let message = format!("{} is none of the choices", input.input.raw.get());
+    let spec = known.input(info, name);
+    if let Some(InputKind::Dynamic(Dynamic::Combo { options })) = spec.map(|spec| &spec.kind) {
+        let available = options.iter().take(findings.options.listed).map(|(key, _)| text_of(key)).collect();
+        let message = format!("{} is none of the choices", shown(input.input.raw.get()));
         let kind = Kind::NotInList { available };
         findings.suspect(node, name, Noticed::AtRunTime, kind, message);
         return;
     }
-    let hidden = info.input(name).is_some();
+    let hidden = spec.is_some();
     if hidden
         || FRONTEND_EXTRAS.contains(&name)
-        || is_part_of_dynamic(info, name)
-        || comes_with_a_format(info, name)
+        || known.is_part_of_dynamic(info, name)
+        || known.comes_with_a_format(info, name)
     {
         return;
     }
@@ -73,24 +81,17 @@ fn undeclared(node: &GraphNode<'_>, info: &NodeInfo, input: &GraphInput<'_>, fin
     findings.suspect(node, name, noticed, Kind::UnknownInput, message.to_owned());
 }
 
-/// VideoHelperSuite lists further inputs under `formats` of another one: format → `[[name, type, …], …]`.
-fn comes_with_a_format(info: &NodeInfo, name: &str) -> bool {
-    let formats = info.inputs.iter().filter_map(|input| input.options.get("formats")?.as_object());
-    let mut lists = formats.flat_map(|formats| formats.values()).filter_map(Value::as_array);
-    lists.any(|inputs| inputs.iter().any(|input| input.get(0).is_some_and(|known| known == name)))
-}
-
 /// One literal value and everything that is known about its input.
 struct Check<'c, 'a> {
     node: &'c GraphNode<'a>,
-    info: &'c NodeInfo,
-    all: &'c ObjectInfo,
-    spec: &'c InputSpec,
+    info: &'a NodeInfo,
+    all: &'a ObjectInfo,
+    spec: &'a InputSpec,
     input: &'c GraphInput<'a>,
 }
 
-impl Check<'_, '_> {
-    fn run(&self, findings: &mut Findings<'_>) {
+impl<'a> Check<'_, 'a> {
+    fn run(&self, known: &mut Known<'a>, findings: &mut Findings<'_>) {
         let Some(value) = self.input.input.value() else {
             return;
         };
@@ -113,8 +114,8 @@ impl Check<'_, '_> {
             }
             InputKind::String => self.text(&value, findings),
             InputKind::Boolean => self.truth(&value, findings),
-            InputKind::Choice { options, .. } => self.choice(options, &value, findings),
-            InputKind::Link(kind) => self.socket(kind, &raw, findings),
+            InputKind::Choice { options, .. } => self.choice(options, &value, known, findings),
+            InputKind::Link(kind) => self.socket(kind, &raw, known, findings),
             InputKind::Any | InputKind::Dynamic(_) => {}
         }
     }
@@ -196,14 +197,20 @@ impl Check<'_, '_> {
             let kind = Kind::WrongType { expected: "BOOLEAN".to_owned() };
             let message = match text.is_empty() {
                 true => "takes true or false; an empty text counts as false".to_owned(),
-                false => format!("takes true or false; {text:?}, like any other text, counts as true"),
+                false => format!("takes true or false; {:?}, like any other text, counts as true", shown(text)),
             };
             self.suspect(Noticed::Never, kind, message, findings);
         }
     }
 
-    fn choice(&self, choices: &[Value], value: &Value, findings: &mut Findings<'_>) {
-        if choices.iter().any(|choice| python_equal(choice, value)) {
+    fn choice(
+        &self,
+        choices: &'a [Value],
+        value: &Value,
+        known: &mut Known<'a>,
+        findings: &mut Findings<'_>,
+    ) {
+        if known.has_choice(choices, value) {
             return;
         }
         let option = |name: &str| self.spec.options.get(name).is_some_and(|on| *on != Value::Bool(false));
@@ -217,12 +224,11 @@ impl Check<'_, '_> {
         if unchecked.contains(&true) || (class, name) == ("CustomCombo", "choice") {
             return;
         }
-        let texts = || choices.iter().filter_map(Value::as_str);
         let folder = model_folder(class, name);
         if let Value::String(asked) = value
-            && (folder.is_some() || has_model_ending(asked) || self.spec.lists_models())
+            && (folder.is_some() || has_model_ending(asked) || known.lists_models(choices))
         {
-            let available = self.nearest(asked, texts(), findings);
+            let available = self.nearest(asked, choices, findings);
             let total = choices.len();
             let place = folder.map_or("the list".to_owned(), |folder| format!("the folder {folder}"));
             let message =
@@ -236,8 +242,8 @@ impl Check<'_, '_> {
             return self.refuse(kind, message, findings);
         }
         let asked = text_of(value);
-        let available = match choices.iter().all(Value::is_string) {
-            true => self.nearest(&asked, texts(), findings),
+        let available = match known.all_texts(choices) {
+            true => self.nearest(&asked, choices, findings),
             false => choices.iter().take(findings.options.listed).map(text_of).collect(),
         };
         let message = format!(
@@ -248,16 +254,12 @@ impl Check<'_, '_> {
         self.refuse(Kind::NotInList { available }, message, findings);
     }
 
-    fn nearest<'t>(
-        &self,
-        asked: &str,
-        names: impl Iterator<Item = &'t str>,
-        findings: &mut Findings<'_>,
-    ) -> Vec<String> {
+    fn nearest(&self, asked: &str, choices: &[Value], findings: &mut Findings<'_>) -> Vec<String> {
         let limit = findings.options.listed;
-        match findings.may_rank() {
-            true => nearest(asked, names, limit),
-            false => names.take(limit).map(str::to_owned).collect(),
+        let names = choices.iter().filter_map(Value::as_str);
+        match findings.may_rank(choices.len()) {
+            0 => names.take(limit).map(str::to_owned).collect(),
+            ranked => nearest(asked, names.take(ranked), limit),
         }
     }
 
@@ -280,15 +282,11 @@ impl Check<'_, '_> {
     }
 
     /// A literal where a link is meant. Types that no node puts out have a widget of their own and take literals.
-    fn socket(&self, kind: &str, raw: &str, findings: &mut Findings<'_>) {
+    fn socket(&self, kind: &'a str, raw: &str, known: &mut Known<'a>, findings: &mut Findings<'_>) {
         if let Some(number) = Number::parse(raw) {
             self.range(number, raw, findings);
         }
-        let made =
-            |part: &str| self.all.iter().any(|node| node.outputs.iter().any(|output| output.kind == part));
-        let takes_literals =
-            |part: &str| matches!(part, "INT" | "FLOAT" | "STRING" | "BOOLEAN" | "COMBO" | "*");
-        if kind.split(',').map(str::trim).all(|part| made(part) && !takes_literals(part)) {
+        if known.takes_only_links(self.all, kind) {
             let message = format!("takes a link to {kind}, not {}; the node is likely to fail", shown(raw));
             let kind = Kind::WrongType { expected: kind.to_owned() };
             self.suspect(Noticed::AtRunTime, kind, message, findings);
@@ -300,7 +298,7 @@ impl Check<'_, '_> {
 pub(super) const NON_FINITE_HARM: &str = "it comes back as a bare NaN or Infinity in the queue and the history, which many clients then cannot read";
 
 /// A value for a message: not the whole novel when it is long.
-fn shown(json: &str) -> String {
+pub(super) fn shown(json: &str) -> String {
     const LONGEST: usize = 80;
     match json.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &json[..end]),

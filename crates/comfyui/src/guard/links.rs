@@ -4,6 +4,7 @@ use crate::workflow::Input;
 
 use super::findings::Findings;
 use super::graph::{Graph, GraphInput, GraphNode};
+use super::known::Known;
 use super::report::{Kind, Noticed, Severity};
 use super::types;
 
@@ -12,13 +13,24 @@ use super::types;
 pub(super) const MAX_CHAIN: usize = 900;
 
 /// Checks every list among the inputs of a node.
-pub(super) fn check_node(graph: &Graph<'_>, node: &GraphNode<'_>, findings: &mut Findings<'_>) {
+pub(super) fn check_node<'a>(
+    graph: &Graph<'a>,
+    node: &GraphNode<'a>,
+    known: &mut Known<'a>,
+    findings: &mut Findings<'_>,
+) {
     for input in node.inputs.iter().flatten().filter(|input| input.input.is_list()) {
-        check_link(graph, node, input, findings);
+        check_link(graph, node, input, known, findings);
     }
 }
 
-fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, findings: &mut Findings<'_>) {
+fn check_link<'a>(
+    graph: &Graph<'a>,
+    node: &GraphNode<'a>,
+    input: &GraphInput<'a>,
+    known: &mut Known<'a>,
+    findings: &mut Findings<'_>,
+) {
     let name = input.input.name.as_ref();
     let Some(link) = &input.link else {
         let message = bad_link(&input.input);
@@ -66,10 +78,8 @@ fn check_link(graph: &Graph<'_>, node: &GraphNode<'_>, input: &GraphInput<'_>, f
         }
         return;
     };
-    let Some(expected) = node.expected.iter().find(|expected| expected.name == name) else {
-        return;
-    };
-    if !types::fits(output, &expected.spec.kind) {
+    let Some(expected) = input.expected.and_then(|at| node.expected.get(at)) else { return };
+    if !known.fits(output, &expected.spec.kind) {
         let received = match &output.choices {
             Some(_) => "a list of choices".to_owned(),
             None => output.kind.clone(),
@@ -110,15 +120,14 @@ pub(super) fn check_paths(graph: &Graph<'_>, findings: &mut Findings<'_>) {
         let message = format!("depends on itself: {}", shorten(&path).join(" → "));
         let kind = Kind::Cycle { path };
         // Where validation follows all the links, the answer is a refusal without a word about the cycle.
-        let followed = |at: usize| {
-            let next =
-                cycle.iter().position(|&other| other == at).map(|place| cycle[(place + 1) % cycle.len()]);
+        let followed = |(place, &at): (usize, &usize)| {
+            let next = Some(cycle[(place + 1) % cycle.len()]);
             let node = &graph.nodes[at];
             let declared = |input: &GraphInput<'_>| input.target == next && input.declared != Some(false);
             node.validated && node.inputs.iter().flatten().any(declared)
         };
         let noticed =
-            if cycle.iter().all(|&at| followed(at)) { Noticed::AtSubmission } else { Noticed::AtRunTime };
+            if cycle.iter().enumerate().all(followed) { Noticed::AtSubmission } else { Noticed::AtRunTime };
         let (severity, noticed) = match cycle.iter().any(|&at| graph.nodes[at].executed) {
             true => (Severity::Refused, noticed),
             false => (Severity::Suspicious, Noticed::Never),

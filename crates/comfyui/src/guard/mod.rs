@@ -38,6 +38,7 @@ mod expand;
 mod findings;
 mod graph;
 mod inputs;
+mod known;
 mod links;
 mod nearest;
 mod report;

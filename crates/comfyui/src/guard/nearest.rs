@@ -3,6 +3,9 @@
 /// How similar a name has to be to be worth suggesting.
 const SIMILAR: f64 = 0.85;
 
+/// How many characters of a name are compared. Comparing takes time with the product of both lengths.
+const COMPARED: usize = 96;
+
 /// The names ordered by how near they come to the one asked for, at most `limit` of them.
 pub(super) fn nearest<'a>(
     asked: &str,
@@ -33,7 +36,8 @@ fn ranked<'a>(asked: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<(f64
 /// The file name alone, in lower case: the same model often lies in another folder elsewhere, or its path has
 /// backslashes because the workflow was made on Windows.
 fn bare(name: &str) -> String {
-    name.rsplit(['/', '\\']).next().unwrap_or(name).to_lowercase()
+    let name = name.rsplit(['/', '\\']).next().unwrap_or(name);
+    name.chars().take(COMPARED).flat_map(char::to_lowercase).collect()
 }
 
 #[cfg(test)]

@@ -220,6 +220,8 @@ pub struct Report {
     pub accepted_outputs: Vec<String>,
     /// The output nodes that the server would leave out because of a problem.
     pub refused_outputs: Vec<String>,
+    /// How many findings are not in the lists, because there are many of their kind in them already.
+    pub unlisted: usize,
 }
 
 impl Report {
@@ -274,7 +276,10 @@ impl Report {
 /// One finding per line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.iter().map(ToString::to_string).collect();
+        let mut lines: Vec<_> = self.iter().map(ToString::to_string).collect();
+        if self.unlisted > 0 {
+            lines.push(format!("and {} more", self.unlisted));
+        }
         f.write_str(&lines.join("\n"))
     }
 }

@@ -8,7 +8,7 @@ use crate::lenient;
 use crate::object_info::ObjectInfo;
 use crate::workflow::{Workflow, WorkflowError};
 
-use super::inputs::NON_FINITE_HARM;
+use super::inputs::{NON_FINITE_HARM, shown};
 use super::report::{Kind, Noticed, Problem, Report, Severity};
 use super::values::Number;
 use super::{Options, structure};
@@ -150,7 +150,8 @@ pub fn check_prompt_id(prompt_id: &Value) -> Option<Problem> {
         }
         other => {
             let message = format!(
-                "prompt_id {other} is not a UUID in lower case with hyphens, and newer versions refuse it"
+                "prompt_id {} is not a UUID in lower case with hyphens, and newer versions refuse it",
+                shown(&other.to_string())
             );
             Some(refused(Kind::PromptId, message))
         }
@@ -173,14 +174,15 @@ pub fn check_number(number: &Value) -> Option<Problem> {
             return Some(suspicious(Kind::Number, "number is a truth value, taken as 0 or 1".to_owned()));
         }
         Value::String(text) => text,
-        other => return Some(refused(Kind::Number, format!("number {other} is not a number"))),
+        other => return Some(refused(Kind::Number, format!("number {} is not a number", shown(&other.to_string())))),
     };
+    let told = shown(text);
     match text.trim().replace('_', "").parse().map(Number::Float) {
-        Err(_) => Some(refused(Kind::Number, format!("number {text:?} is not a number"))),
+        Err(_) => Some(refused(Kind::Number, format!("number {told:?} is not a number"))),
         Ok(read) if !read.is_finite() => {
-            Some(kills(Kind::Number, format!("number {text:?} is not finite; {NON_FINITE_HARM}")))
+            Some(kills(Kind::Number, format!("number {told:?} is not finite; {NON_FINITE_HARM}")))
         }
-        Ok(_) => Some(suspicious(Kind::Number, format!("number {text:?} is a text, taken as a number"))),
+        Ok(_) => Some(suspicious(Kind::Number, format!("number {told:?} is a text, taken as a number"))),
     }
 }
 
@@ -218,7 +220,7 @@ pub fn check_extra_data(extra_data: &Value) -> Option<Problem> {
     preview.filter(|method| !method.is_null()).map(|method| {
         suspicious(
             Kind::ExtraData,
-            format!("extra_data.preview_method {method} is not known and has no effect"),
+            format!("extra_data.preview_method {} is not known and has no effect", shown(&method.to_string())),
         )
     })
 }
@@ -282,10 +284,11 @@ fn bare_words(json: &[u8], offset: usize, workflow: &Workflow) -> Vec<Problem> {
         let start = raw.get().as_ptr() as usize - text.as_ptr() as usize;
         start..start + raw.get().len()
     };
+    let nodes = workflow.nodes();
     let mut places = Vec::new();
-    for node in workflow.nodes() {
+    for node in &nodes {
         for input in node.inputs().unwrap_or_default() {
-            places.push((span(input.raw), node.clone(), Some(input)));
+            places.push((span(input.raw), node, Some(input)));
         }
         places.push((span(node.raw()), node, None));
     }

@@ -5,6 +5,7 @@ use crate::workflow::Workflow;
 
 use super::findings::Findings;
 use super::graph::{Graph, GraphNode};
+use super::known::Known;
 use super::nearest::similar;
 use super::report::{Kind, Noticed, Report, Severity};
 use super::{Options, inputs, links, values};
@@ -13,15 +14,16 @@ use super::{Options, inputs, links, values};
 const SUGGESTED: usize = 3;
 
 pub(super) fn check(workflow: &Workflow, info: Option<&ObjectInfo>, options: &Options) -> Report {
-    let graph = Graph::new(workflow.nodes(), info, options.targets.as_deref());
+    let mut known = Known::default();
+    let graph = Graph::new(workflow.nodes(), info, options.targets.as_deref(), &mut known);
     let mut findings = Findings::new(options);
     doubled(&graph, &mut findings);
     for node in &graph.nodes {
         shape(node, info, &mut findings);
         non_finite(node, &mut findings);
-        links::check_node(&graph, node, &mut findings);
+        links::check_node(&graph, node, &mut known, &mut findings);
         if let (Some(described), Some(all)) = (node.info, info) {
-            inputs::check_node(node, described, all, &mut findings);
+            inputs::check_node(node, described, all, &mut known, &mut findings);
         }
     }
     links::check_paths(&graph, &mut findings);
@@ -33,8 +35,8 @@ pub(super) fn check(workflow: &Workflow, info: Option<&ObjectInfo>, options: &Op
 }
 
 fn doubled(graph: &Graph<'_>, findings: &mut Findings<'_>) {
-    for (id, input) in &graph.doubled {
-        let node = graph.nodes.iter().find(|node| node.node.id() == id);
+    for (at, input) in &graph.doubled {
+        let node = graph.nodes.get(*at);
         let (severity, message) = match input {
             None => (
                 Severity::Refused,
@@ -60,10 +62,9 @@ fn shape(node: &GraphNode<'_>, info: Option<&ObjectInfo>, findings: &mut Finding
         (None, None, _) => refuse(Kind::NoClassType, "has no class_type".to_owned()),
         (None, Some(_), _) => refuse(Kind::NoClassType, "has a class_type that is not a text".to_owned()),
         (Some(class), _, Some(info)) if node.info.is_none() => {
-            let nearest = match findings.may_rank() {
-                true => similar(class, info.iter().map(|known| known.class.as_str()), SUGGESTED),
-                false => Vec::new(),
-            };
+            let ranked = findings.may_rank(info.len());
+            let names = info.iter().take(ranked).map(|known| known.class.as_str());
+            let nearest = similar(class, names, SUGGESTED);
             let hint = match nearest.as_slice() {
                 [] => String::new(),
                 names => format!("; did you mean {}?", names.join(" or ")),

@@ -121,6 +121,36 @@ pub(super) fn python_equal(left: &Value, right: &Value) -> bool {
     }
 }
 
+/// A value under which equal ones are found: the same for two values exactly when [`python_equal`] says so.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Text(String),
+    Int(i128),
+    /// The bits of a float that is no whole number.
+    Float(u64),
+    /// Anything else, its keys in order.
+    Other(String),
+}
+
+impl Key {
+    pub(super) fn of(value: &Value) -> Self {
+        match (value, Number::of(value)) {
+            (Value::String(text), _) => Self::Text(text.clone()),
+            (_, Some(Number::Int(whole))) => Self::Int(whole),
+            (_, Some(Number::Float(float))) => {
+                let whole = float.trunc() as i128;
+                let exact = float.fract() == 0.0 && whole != i128::MAX && whole != i128::MIN;
+                if exact { Self::Int(whole) } else { Self::Float(float.to_bits()) }
+            }
+            (other, None) => {
+                let mut other = other.clone();
+                other.sort_all_objects();
+                Self::Other(other.to_string())
+            }
+        }
+    }
+}
+
 /// Whether a JSON text holds a number that is too large for a float, such as `1e999`, which Python reads as infinity.
 pub(super) fn overflows(json: &str) -> bool {
     let is_part = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
@@ -198,6 +228,19 @@ mod tests {
         assert!(python_equal(&json!(1), &json!(1.0)) && python_equal(&json!(true), &json!(1)));
         assert!(python_equal(&json!("a"), &json!("a")) && python_equal(&json!(null), &json!(null)));
         assert!(!python_equal(&json!("1"), &json!(1)) && !python_equal(&json!(null), &json!(0)));
+    }
+
+    #[test]
+    fn keys_are_equal_exactly_when_values_are() {
+        let values = [
+            json!(1), json!(1.0), json!(true), json!("1"), json!(null), json!(0), json!(false), json!(0.5), json!(1e300),
+            json!(1e301), json!([1]), json!({"a": 1, "b": 2}), json!({"b": 2, "a": 1}), json!(u64::MAX), json!(-0.0),
+        ];
+        for one in &values {
+            for other in &values {
+                assert_eq!(Key::of(one) == Key::of(other), python_equal(one, other), "{one} {other}");
+            }
+        }
     }
 
     #[test]

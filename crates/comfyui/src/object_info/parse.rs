@@ -1,11 +1,19 @@
 //! The tolerant reading of one class description.
 
+use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::{Dynamic, InputKind, InputSpec, NodeInfo, OutputSpec, Section, UploadKind};
 
-/// More names than this are not taken from the description of a growing row; ComfyUI itself stops at a hundred.
-const MAX_GROW: usize = 1000;
+/// More names than this are not made from the description of a growing row; ComfyUI itself stops at a hundred.
+const MAX_GROW: usize = 100;
+
+/// More inputs than this are not read of one class, those that dynamic ones bring along and the names of growing rows
+/// included. A check looks at all of them for every node of the class. Real classes stay below 500.
+const MAX_INPUTS: usize = 2_000;
+
+/// Types with longer names count as any: a check compares them for every link.
+const MAX_TYPE: usize = 1_024;
 
 /// Inputs that take uploads although their descriptions do not say so: the frontend part of their extension knows.
 const KNOWN_UPLOADS: [(&str, &str, UploadKind); 2] =
@@ -30,8 +38,9 @@ pub(super) fn node(class: String, described: Value) -> NodeInfo {
         api_node: flag("api_node"),
         outputs: outputs(&described),
         inputs: {
-            let order = described.remove("input_order").unwrap_or_default();
-            sections(described.remove("input").unwrap_or_default(), &order)
+            let order = described.swap_remove("input_order").unwrap_or_default();
+            let mut room = Room(MAX_INPUTS);
+            sections(described.swap_remove("input").unwrap_or_default(), &order, &mut room)
         },
         class,
     };
@@ -44,8 +53,17 @@ pub(super) fn node(class: String, described: Value) -> NodeInfo {
     node
 }
 
+/// How many inputs of a class may still be read.
+struct Room(usize);
+
+impl Room {
+    fn take_one(&mut self) -> bool {
+        self.0.checked_sub(1).inspect(|left| self.0 = *left).is_some()
+    }
+}
+
 /// The inputs of all sections, in the order that `input_order` gives, or else in the order of the text.
-fn sections(input: Value, order: &Value) -> Vec<InputSpec> {
+fn sections(input: Value, order: &Value, room: &mut Room) -> Vec<InputSpec> {
     let Value::Object(mut input) = input else {
         return Vec::new();
     };
@@ -53,21 +71,30 @@ fn sections(input: Value, order: &Value) -> Vec<InputSpec> {
         [("required", Section::Required), ("optional", Section::Optional), ("hidden", Section::Hidden)];
     let mut specs = Vec::new();
     for (key, section) in known {
-        let Some(Value::Object(mut described)) = input.remove(key) else {
+        let Some(Value::Object(described)) = input.swap_remove(key) else {
             continue;
         };
+        // Taken out one by one without moving the others.
+        let mut described: IndexMap<String, Option<Value>> =
+            described.into_iter().map(|(name, one)| (name, Some(one))).collect();
         for name in order.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
-            if let Some(one) = described.shift_remove(name) {
-                specs.push(spec(name.to_owned(), section, one));
+            let Some(one) = described.get_mut(name).and_then(Option::take) else { continue };
+            if room.take_one() {
+                specs.push(spec(name.to_owned(), section, one, room));
             }
         }
-        specs.extend(described.into_iter().map(|(name, one)| spec(name, section, one)));
+        for (name, one) in described {
+            let Some(one) = one else { continue };
+            if room.take_one() {
+                specs.push(spec(name, section, one, room));
+            }
+        }
     }
     specs
 }
 
 /// One input: `[type, options]`, where the type is a text or a list of choices; hidden ones may be a bare text.
-fn spec(name: String, section: Section, described: Value) -> InputSpec {
+fn spec(name: String, section: Section, described: Value, room: &mut Room) -> InputSpec {
     let (kind, options) = match described {
         Value::Array(parts) => {
             let mut parts = parts.into_iter();
@@ -85,7 +112,7 @@ fn spec(name: String, section: Section, described: Value) -> InputSpec {
         .iter()
         .filter(|(_, on)| **on != Value::Bool(false) && !on.is_null())
         .find_map(|(option, _)| UploadKind::from_option(option));
-    let kind = input_kind(kind, &mut options);
+    let kind = input_kind(kind, &mut options, room);
     let mut take = |key: &str| options.shift_remove(key).filter(|value| !value.is_null());
     InputSpec {
         name,
@@ -100,15 +127,16 @@ fn spec(name: String, section: Section, described: Value) -> InputSpec {
     }
 }
 
-fn input_kind(kind: Value, options: &mut Map<String, Value>) -> InputKind {
+fn input_kind(kind: Value, options: &mut Map<String, Value>, room: &mut Room) -> InputKind {
     let kind = match kind {
         Value::String(kind) => kind,
         Value::Array(choices) => {
             return InputKind::Choice { options: choices, classic: true };
         }
-        other => return InputKind::Link(other.to_string()),
+        other => other.to_string(),
     };
     match kind.as_str() {
+        long if long.len() > MAX_TYPE => InputKind::Any,
         "INT" => InputKind::Int,
         "FLOAT" => InputKind::Float,
         "STRING" => InputKind::String,
@@ -116,12 +144,15 @@ fn input_kind(kind: Value, options: &mut Map<String, Value>) -> InputKind {
         "*" => InputKind::Any,
         "COMBO" => InputKind::Choice { options: take_list(options, "options"), classic: false },
         "COMFY_DYNAMICCOMBO_V3" => InputKind::Dynamic(Dynamic::Combo {
-            options: take_list(options, "options").into_iter().map(dynamic_option).collect(),
+            options: take_list(options, "options")
+                .into_iter()
+                .map(|option| dynamic_option(option, room))
+                .collect(),
         }),
-        "COMFY_AUTOGROW_V3" => grow(options.shift_remove("template").unwrap_or_default()),
+        "COMFY_AUTOGROW_V3" => grow(options.shift_remove("template").unwrap_or_default(), room),
         "COMFY_DYNAMICSLOT_V3" => InputKind::Dynamic(Dynamic::Slot {
             kind: options.get("slotType").and_then(Value::as_str).unwrap_or("*").to_owned(),
-            inputs: sections(options.shift_remove("inputs").unwrap_or_default(), &Value::Null),
+            inputs: sections(options.shift_remove("inputs").unwrap_or_default(), &Value::Null, room),
         }),
         _ => InputKind::Link(kind),
     }
@@ -134,25 +165,31 @@ fn take_list(options: &mut Map<String, Value>, key: &str) -> Vec<Value> {
     }
 }
 
-fn dynamic_option(option: Value) -> (Value, Vec<InputSpec>) {
+fn dynamic_option(option: Value, room: &mut Room) -> (Value, Vec<InputSpec>) {
     let Value::Object(mut option) = option else {
         return (option, Vec::new());
     };
-    let inputs = sections(option.remove("inputs").unwrap_or_default(), &Value::Null);
-    (option.remove("key").unwrap_or_default(), inputs)
+    let inputs = sections(option.swap_remove("inputs").unwrap_or_default(), &Value::Null, room);
+    (option.swap_remove("key").unwrap_or_default(), inputs)
 }
 
-fn grow(template: Value) -> InputKind {
+fn grow(mut template: Value, room: &mut Room) -> InputKind {
     let count = |key: &str| {
         let count = template.get(key).and_then(Value::as_u64).unwrap_or_default();
         usize::try_from(count).unwrap_or(MAX_GROW).min(MAX_GROW)
     };
-    let names = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
-        (Some(Value::Array(names)), _) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        (_, Some(prefix)) => (0..count("max")).map(|index| format!("{prefix}{index}")).collect(),
+    let (min, max) = (count("min"), count("max"));
+    let names: Vec<String> = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
+        (Some(Value::Array(names)), _) => {
+            names.iter().filter_map(Value::as_str).take_while(|_| room.take_one()).map(str::to_owned).collect()
+        }
+        (_, Some(prefix)) if prefix.len() <= MAX_TYPE => {
+            (0..max).take_while(|_| room.take_one()).map(|index| format!("{prefix}{index}")).collect()
+        }
         _ => Vec::new(),
     };
-    let inner = sections(template.get("input").cloned().unwrap_or_default(), &Value::Null);
+    let inner = template.get_mut("input").map(Value::take).unwrap_or_default();
+    let inner = sections(inner, &Value::Null, room);
     let any = || InputSpec {
         name: String::new(),
         section: Section::Optional,
@@ -166,7 +203,7 @@ fn grow(template: Value) -> InputKind {
     };
     InputKind::Dynamic(Dynamic::Grow {
         names,
-        min: count("min"),
+        min,
         // Of several described inputs ComfyUI takes the first of the last section.
         template: Box::new(last_section_first(inner).unwrap_or_else(any)),
     })
@@ -187,6 +224,7 @@ fn outputs(described: &Map<String, Value>) -> Vec<OutputSpec> {
             Value::Array(choices) => ("COMBO".to_owned(), Some(choices.clone())),
             other => (other.to_string(), None),
         };
+        let kind = if kind.len() > MAX_TYPE { "*".to_owned() } else { kind };
         OutputSpec {
             name: names.get(index).and_then(Value::as_str).unwrap_or(&kind).to_owned(),
             is_list: lists.get(index).and_then(Value::as_bool).unwrap_or_default(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::ClientId;
+use crate::outputs::Limits;
 
 /// Settings of a [`crate::Session`].
 ///
@@ -57,6 +58,8 @@ pub struct SessionOptions {
     pub check_cached_files: bool,
     /// How many events wait for a slow reader.
     pub buffer: usize,
+    /// How much a prompt may leave. One that left more ends as [`crate::Outcome::TooMany`].
+    pub outputs: Limits,
 }
 
 /// What one watch wants.
@@ -84,6 +87,7 @@ impl Default for SessionOptions {
             longest_backoff: Duration::from_secs(10),
             check_cached_files: true,
             buffer: 1024,
+            outputs: Limits::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Repeat, Result};
 use crate::history::HistoryEntry;
 use crate::ids::PromptId;
-use crate::outputs::{OutputFile, Outputs};
+use crate::outputs::{Limits, OutputFile, Outputs, TooMany};
 use crate::prompt::NodeErrors;
 use crate::ws::Message;
 
@@ -24,6 +24,8 @@ pub enum Outcome {
     Interrupted(Box<Interruption>),
     /// It was taken out of the queue before it ran.
     Deleted,
+    /// It ran to its end, and left more than anybody would believe: the results were not read.
+    TooMany(TooMany),
     /// The server does not know it any more, or will never run it.
     Lost(Lost),
     /// The watch ended; the prompt may still be running.
@@ -178,21 +180,35 @@ impl Outcome {
     /// `success` with an error behind it.
     #[must_use]
     pub fn judge(entry: HistoryEntry) -> Outcome {
+        Self::judge_within(entry, &Limits::NONE)
+    }
+
+    /// As [`Outcome::judge`], for a server that may be broken or hostile. Of what failed or was interrupted and left too
+    /// much, nothing is read.
+    #[must_use]
+    pub fn judge_within(mut entry: HistoryEntry, limits: &Limits) -> Outcome {
+        let read = Outputs::from_history_within(&entry.raw_outputs, limits);
+        if read.is_err() {
+            entry.raw_outputs = RawValue::NULL.to_owned();
+        }
         let last = entry.status.as_ref().and_then(|status| status.messages.last());
         let completed = entry.status.as_ref().is_some_and(|status| status.completed);
         match last {
-            Some(Message::ExecutionSuccess(_)) if completed => Outcome::Succeeded(Success {
-                outputs: entry.outputs(),
-                cached_nodes: entry.cached_nodes(),
-                node_errors: NodeErrors::new(),
-                missing_files: Vec::new(),
-                duration_ms: entry.duration_ms(),
-                entry: Box::new(entry),
-            }),
+            Some(Message::ExecutionSuccess(_)) if completed => match read {
+                Ok(outputs) => Outcome::Succeeded(Success {
+                    outputs,
+                    cached_nodes: entry.cached_nodes(),
+                    node_errors: NodeErrors::new(),
+                    missing_files: Vec::new(),
+                    duration_ms: entry.duration_ms(),
+                    entry: Box::new(entry),
+                }),
+                Err(error) => Outcome::TooMany(error),
+            },
             Some(Message::ExecutionInterrupted(at)) => Outcome::Interrupted(Box::new(Interruption {
                 node_id: at.node_id.clone(),
                 node_type: at.node_type.clone(),
-                outputs: entry.outputs(),
+                outputs: read.unwrap_or_default(),
             })),
             Some(Message::ExecutionError(error)) => Outcome::Failed(Box::new(ExecutionFailure {
                 node_id: error.node_id.clone(),
@@ -203,7 +219,7 @@ impl Outcome {
                 out_of_memory: error.is_out_of_memory(),
                 executed: error.executed.clone(),
                 current_inputs: error.current_inputs.clone(),
-                outputs: entry.outputs(),
+                outputs: read.unwrap_or_default(),
                 duration_ms: entry.duration_ms(),
                 raw_outputs: entry.raw_outputs,
             })),
@@ -226,7 +242,7 @@ impl Outcome {
                     out_of_memory: false,
                     executed: Vec::new(),
                     current_inputs: Value::Null,
-                    outputs: entry.outputs(),
+                    outputs: read.unwrap_or_default(),
                     duration_ms: entry.duration_ms(),
                     raw_outputs: entry.raw_outputs,
                 }))
@@ -247,6 +263,7 @@ impl Outcome {
             Outcome::Failed(failure) => Error::ExecutionFailed(failure),
             Outcome::Interrupted(at) => Error::Interrupted(at),
             Outcome::Deleted => Error::Deleted { prompt_id },
+            Outcome::TooMany(source) => Error::TooMany { prompt_id, source },
             Outcome::Lost(lost) => Error::Lost { prompt_id, lost },
             Outcome::GaveUp(why) => Error::GaveUp { prompt_id, why },
         })

@@ -1,7 +1,11 @@
 //! Replacing a single literal value in the text of a workflow.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
+
+use crate::lenient;
 
 use super::{MAX_DEPTH, Workflow, WorkflowError};
 
@@ -90,46 +94,108 @@ impl Workflow {
     where
         V: Serialize + ?Sized,
     {
-        let names = || (node.to_owned(), input.to_owned());
-        let Some(found) = self.node(node).filter(|found| found.is_object()) else {
-            return Err(EditError::NoSuchNode { node: node.to_owned() });
-        };
-        let Some(old) = found.input(input) else {
-            let (node, input) = names();
-            return Err(EditError::NoSuchInput { node, input });
-        };
-        if old.is_list() {
-            let (node, input) = names();
-            return Err(EditError::Linked { node, input });
+        let new = serde_json::value::to_raw_value(value).map_err(|source| EditError::Value {
+            node: node.to_owned(),
+            input: input.to_owned(),
+            source,
+        })?;
+        self.with_inputs([(node, input, new)])
+    }
+
+    /// Replaces the literal values of several inputs, as [`Workflow::with_input`] does for one. The text is read and
+    /// written once, however many they are; of two values for the same input the later counts.
+    ///
+    /// ```
+    /// use comfyui::workflow::Workflow;
+    /// use serde_json::value::to_raw_value;
+    ///
+    /// let workflow = Workflow::parse(r#"{"1": {"inputs": {"a": 1}}, "2": {"inputs": {"b": "x"}}}"#)?;
+    /// let edited = workflow.with_inputs([("2", "b", to_raw_value("y")?), ("1", "a", to_raw_value(&2)?)])?;
+    /// assert_eq!(edited.as_str(), r#"{"1": {"inputs": {"a": 2}}, "2": {"inputs": {"b": "y"}}}"#);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`EditError`] for the first that cannot be replaced; the workflow itself is never changed.
+    pub fn with_inputs<'e>(
+        &self,
+        edits: impl IntoIterator<Item = (&'e str, &'e str, Box<RawValue>)>,
+    ) -> Result<Self, EditError> {
+        let text = self.as_str();
+        let index = self.index();
+        let mut pieces: BTreeMap<usize, (usize, Box<RawValue>)> = BTreeMap::new();
+        let mut last = (String::new(), String::new());
+        for (node, input, new) in edits {
+            let names = || (node.to_owned(), input.to_owned());
+            if !index.node(node).is_some_and(|found| found.is_object()) {
+                return Err(EditError::NoSuchNode { node: node.to_owned() });
+            }
+            let Some(old) = index.input(node, input) else {
+                let (node, input) = names();
+                return Err(EditError::NoSuchInput { node, input });
+            };
+            if old.is_list() {
+                let (node, input) = names();
+                return Err(EditError::Linked { node, input });
+            }
+            if new.get().starts_with('[') {
+                let (node, input) = names();
+                return Err(EditError::ListValue { node, input });
+            }
+            if depth(new.get()) > MAX_DEPTH - INSIDE {
+                let (node, input) = names();
+                return Err(EditError::TooDeep { node, input });
+            }
+            // `old` is a slice of the text, so the distance of their addresses is its offset.
+            let start = old.raw.get().as_ptr() as usize - text.as_ptr() as usize;
+            pieces.insert(start, (start + old.raw.get().len(), new));
+            last = names();
         }
-        let failed = |source| {
-            let (node, input) = names();
-            EditError::Value { node, input, source }
-        };
-        let new = serde_json::value::to_raw_value(value).map_err(failed)?;
-        if new.get().starts_with('[') {
-            let (node, input) = names();
-            return Err(EditError::ListValue { node, input });
+        if pieces.is_empty() {
+            return Ok(self.clone());
         }
-        match splice(self.as_str(), old.raw, &new).and_then(Self::from_raw) {
+        let mut edited = String::with_capacity(text.len() + pieces.len() * 64);
+        let mut copied = 0;
+        for (start, (end, new)) in &pieces {
+            edited.push_str(&text[copied..*start]);
+            edited.push_str(new.get());
+            copied = *end;
+        }
+        edited.push_str(&text[copied..]);
+        let failed = |source| EditError::Value { node: last.0.clone(), input: last.1.clone(), source };
+        match RawValue::from_string(edited).map_err(WorkflowError::NotJson).and_then(Self::from_raw) {
             Ok(edited) => Ok(edited),
             Err(WorkflowError::NotJson(source)) => Err(failed(source)),
-            Err(_) => {
-                // The graph was recognised before the edit, and a value inside a node changes nothing about that.
-                let (node, input) = names();
-                Err(EditError::TooDeep { node, input })
-            }
+            // The graph was recognised before, and a value inside a node changes nothing about that.
+            Err(_) => Err(EditError::TooDeep { node: last.0, input: last.1 }),
         }
     }
 }
 
-/// The text with the part `old`, which is borrowed from it, replaced by `new`.
-fn splice(text: &str, old: &RawValue, new: &RawValue) -> Result<Box<RawValue>, WorkflowError> {
-    // `old` is a slice of `text`, so the distance of their addresses is its offset.
-    let start = old.get().as_ptr() as usize - text.as_ptr() as usize;
-    let end = start + old.get().len();
-    let edited = [&text[..start], new.get(), &text[end..]].concat();
-    RawValue::from_string(edited).map_err(WorkflowError::NotJson)
+/// A value of an input stands inside the graph, its node and the inputs.
+const INSIDE: usize = 3;
+
+/// How deep the lists and objects of a JSON text are nested.
+fn depth(json: &str) -> usize {
+    let bytes = json.as_bytes();
+    let (mut deepest, mut current, mut at) = (0_usize, 0_usize, 0);
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at = lenient::end_of_string(bytes, at);
+                continue;
+            }
+            b'[' | b'{' => {
+                current += 1;
+                deepest = deepest.max(current);
+            }
+            b']' | b'}' => current = current.saturating_sub(1),
+            _ => {}
+        }
+        at += 1;
+    }
+    deepest
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::limits::{self, Limits};
 use super::WorkflowError;
 
 /// One `key: value` of a JSON object, borrowed from its text.
@@ -175,7 +176,7 @@ pub(crate) fn name_of_type(json: &str) -> &'static str {
 }
 
 /// The error for an object that is commonly mistaken for a graph in API format.
-pub(super) fn recognise(found: &[Entry<'_>]) -> Option<WorkflowError> {
+pub(super) fn recognise(found: &[Entry<'_>], limits: &Limits) -> Option<WorkflowError> {
     if is_ui_format(found) {
         return Some(WorkflowError::UiFormat);
     }
@@ -186,7 +187,14 @@ pub(super) fn recognise(found: &[Entry<'_>]) -> Option<WorkflowError> {
     let mut saved = None;
     for (key, raw) in found {
         let Some(fields) = inner(raw) else { continue };
-        if has(&fields, "class_type") {
+        if let Some((_, class)) = fields.iter().rfind(|(key, _)| key == "class_type") {
+            // The quotes around it do not count.
+            let length = class.get().len().saturating_sub(2);
+            if class.get().starts_with('"') && length > limits.name_length {
+                let node = limits::beginning(key);
+                let error = limits::long_name(node, class.get().trim_matches('"'), limits);
+                return Some(WorkflowError::TooLarge(Box::new(error)));
+            }
             continue;
         }
         let holds_nodes =

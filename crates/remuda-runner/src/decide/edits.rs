@@ -3,6 +3,7 @@
 use comfyui::Workflow;
 use comfyui::workflow::EditError;
 use remuda_core::{Sha256, TaskId};
+use serde_json::value::RawValue;
 
 /// The longest name that a placed file gets from its own: with the hash in front it stays below every limit.
 const LONGEST_NAME: usize = 100;
@@ -26,18 +27,26 @@ pub(crate) fn edit(
     folder_of: Option<TaskId>,
     placed: &[Placed],
 ) -> Result<Workflow, EditError> {
-    let mut edited = workflow.clone();
-    let nodes = if folder_of.is_some() { workflow.nodes() } else { Vec::new() };
-    for (task, node) in folder_of.iter().cycle().zip(nodes) {
-        let Some(prefix) = node.input("filename_prefix") else { continue };
-        let Some(prefix) = prefix.text() else { continue };
-        let prefix = format!("{FOLDER}/{task}/{prefix}");
-        edited = edited.with_input(node.id(), "filename_prefix", &prefix)?;
+    let index = workflow.index();
+    let mut edits = Vec::new();
+    if let Some(task) = folder_of {
+        for node in index.nodes() {
+            // Of doubled ids only the last is run.
+            if !index.node(node.id()).is_some_and(|last| std::ptr::eq(last, node)) {
+                continue;
+            }
+            let Some(prefix) = index.input(node.id(), "filename_prefix") else { continue };
+            let Some(prefix) = prefix.text() else { continue };
+            edits.push((node.id(), "filename_prefix", text(&format!("{FOLDER}/{task}/{prefix}"))));
+        }
     }
-    for file in placed {
-        edited = edited.with_input(&file.node_id, &file.input, &file.name)?;
-    }
-    Ok(edited)
+    edits.extend(placed.iter().map(|file| (file.node_id.as_str(), file.input.as_str(), text(&file.name))));
+    workflow.with_inputs(edits)
+}
+
+fn text(text: &str) -> Box<RawValue> {
+    // A text can always be written.
+    serde_json::value::to_raw_value(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 /// The name under which a file is placed: the same bytes have the same name for every task, other bytes another.

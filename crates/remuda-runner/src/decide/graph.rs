@@ -5,6 +5,9 @@ use comfyui::{ObjectInfo, Workflow};
 use remuda_core::{Capabilities, Failure, FailureClass, Requirements};
 use serde_json::{Value, json};
 
+/// How many problems a failure names.
+const MOST_PROBLEMS: usize = 100;
+
 /// What to do with a graph.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
@@ -48,7 +51,7 @@ pub(crate) fn refusal(report: &Report) -> Failure {
         class: FailureClass::Validation,
         message: format!("the graph was not sent, because it would harm ComfyUI: {message}"),
         node_id: first.and_then(|problem| problem.node_id.clone()),
-        details: Some(json!({ "problems": killing.map(shown).collect::<Vec<_>>() })),
+        details: Some(json!({ "problems": killing.take(MOST_PROBLEMS).map(shown).collect::<Vec<_>>() })),
     }
 }
 

@@ -1,5 +1,6 @@
 //! From the end of a prompt at ComfyUI to the end of an attempt.
 
+use comfyui::outputs;
 use comfyui::{ExecutionFailure, GaveUp, Lost, Outcome, Success};
 use remuda_core::{Failure, FailureClass};
 use serde_json::json;
@@ -17,6 +18,18 @@ pub(crate) enum Judged {
 
 /// Inputs of a node that raised, as ComfyUI prints them, are kept up to this length.
 const LONGEST_INPUTS: usize = 16 << 10;
+
+/// The longest text of an exception; some print whole tensors.
+const LONGEST_MESSAGE: usize = 16 << 10;
+
+/// How many lines of a traceback are kept, the last ones, and how long each may be.
+const TRACEBACK: (usize, usize) = (100, 4 << 10);
+
+/// How many nodes that ran before are named.
+const MOST_EXECUTED: usize = 1_000;
+
+/// How many files a message names.
+const MOST_NAMES: usize = 10;
 
 /// A bad end.
 #[derive(Debug)]
@@ -43,12 +56,29 @@ pub(crate) fn judge(outcome: Outcome) -> Judged {
             return Judged::Good(Box::new(success));
         }
         Outcome::Succeeded(success) => {
-            let names: Vec<_> = success.missing_files.iter().map(|file| file.filename.as_str()).collect();
+            let files = &success.missing_files;
+            let names: Vec<_> = files.iter().take(MOST_NAMES).map(|file| file.filename.as_str()).collect();
+            let more = match files.len().saturating_sub(MOST_NAMES) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             let message = format!(
-                "ComfyUI answered from its cache with files that are gone: {}; its cache was emptied",
+                "ComfyUI answered from its cache with files that are gone: {}{more}; its cache was emptied",
                 names.join(", ")
             );
             Bad { free: true, ..Bad::new(FailureClass::Execution, message) }
+        }
+        // Rendering it again would leave as much again.
+        Outcome::TooMany(error) => {
+            let limit = match error.limit {
+                outputs::Limit::Files => "graph.output_files",
+                outputs::Limit::Outputs => "graph.outputs",
+                _ => "graph.name_length",
+            };
+            let message = format!("its result was not taken: {error} (the limit is {limit})");
+            let details = Some(json!({ "limit": limit, "most": error.most }));
+            let failure = Failure { details, ..Failure::new(FailureClass::Delivery, message) };
+            Bad { failure, left: None, free: false, dead: false }
         }
         Outcome::Failed(failure) => raised(failure),
         Outcome::Interrupted(at) => {
@@ -71,19 +101,28 @@ fn raised(failure: Box<ExecutionFailure>) -> Bad {
     // Whole tensors are printed there.
     let current_inputs =
         Some(&failure.current_inputs).filter(|inputs| inputs.to_string().len() <= LONGEST_INPUTS);
+    let (lines, length) = TRACEBACK;
+    let begin = failure.traceback.len().saturating_sub(lines);
+    let traceback: Vec<&str> = failure.traceback[begin..].iter().map(|line| cut(line, length)).collect();
+    let executed = &failure.executed[..failure.executed.len().min(MOST_EXECUTED)];
     let details = json!({
-        "node_type": failure.node_type,
-        "exception_type": failure.exception_type,
-        "exception_message": failure.message,
-        "traceback": failure.traceback,
-        "executed": failure.executed,
+        "node_type": cut(&failure.node_type, LONGEST_MESSAGE),
+        "exception_type": cut(&failure.exception_type, LONGEST_MESSAGE),
+        "exception_message": cut(&failure.message, LONGEST_MESSAGE),
+        "traceback": traceback,
+        "executed": executed,
         "current_inputs": current_inputs,
     });
     let node_id = Some(failure.node_id.clone()).filter(|id| !id.is_empty());
-    let message = failure.to_string().trim_end().to_owned();
+    let message = cut(failure.to_string().trim_end(), LONGEST_MESSAGE).to_owned();
     let left = Some(failure).filter(|failure| !failure.outputs.is_empty());
     let failure = Failure { class, message, node_id, details: Some(details) };
     Bad { failure, left, free: class == FailureClass::OutOfMemory, dead: false }
+}
+
+/// The beginning of a text that may be of any length.
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 fn gone(lost: Lost) -> Bad {
@@ -128,6 +167,11 @@ mod tests {
         check(failed(false), FailureClass::Execution, false, false);
         check(failed(true), FailureClass::OutOfMemory, true, false);
         check(Outcome::Deleted, FailureClass::Lost, false, false);
+        let many = outputs::Outputs::from_history_within(
+            &serde_json::value::RawValue::from_string(r#"{"1": {"images": [{"filename": "a"}]}}"#.into()).unwrap(),
+            &outputs::Limits { files: 0, ..outputs::Limits::default() },
+        );
+        check(Outcome::TooMany(many.unwrap_err()), FailureClass::Delivery, false, false);
         check(Outcome::Lost(Lost::Restarted), FailureClass::Crash, false, false);
         check(Outcome::Lost(Lost::HistoryGone), FailureClass::Lost, false, false);
         check(Outcome::Lost(Lost::WorkerDead), FailureClass::Crash, false, true);

@@ -13,6 +13,9 @@ use crate::frames::{Frame, FrameKind};
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 const PREVIEW_PAUSE: Duration = Duration::from_millis(250);
 
+/// More nodes than this are not remembered of one attempt.
+const MOST_DONE: usize = 100_000;
+
 /// Follows one attempt.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -20,6 +23,9 @@ pub(crate) struct Meter {
     attempt: AttemptNo,
     nodes: u32,
     done: HashSet<String>,
+    /// How many of them are nodes of the graph itself. Nodes made at run time have dotted ids, and are part of one that
+    /// counts.
+    done_of_graph: usize,
     node: Option<String>,
     value: f64,
     max: f64,
@@ -36,6 +42,7 @@ impl Meter {
             attempt,
             nodes,
             done: HashSet::new(),
+            done_of_graph: 0,
             node: None,
             value: 0.0,
             max: 0.0,
@@ -53,13 +60,13 @@ impl Meter {
     /// Takes what happened; a frame when there is something to show.
     pub(crate) fn take(&mut self, now: Instant, event: &Event) -> Option<Frame> {
         match event {
-            Event::Cached { nodes } => self.done.extend(nodes.iter().cloned()),
+            Event::Cached { nodes } => nodes.iter().for_each(|node| self.end(node)),
             Event::Node { display_node, .. } => {
                 // One after the other: what was at work before is done.
                 if let Some(before) = self.node.replace(display_node.clone())
                     && before != *display_node
                 {
-                    self.done.insert(before);
+                    self.end(&before);
                     (self.value, self.max) = (0.0, 0.0);
                 }
             }
@@ -70,7 +77,7 @@ impl Meter {
             Event::Nodes(states) => {
                 for state in states {
                     if state.finished {
-                        self.done.insert(state.node.clone());
+                        self.end(&state.node);
                     } else {
                         self.node = Some(state.node.clone());
                         (self.value, self.max) = (state.value, state.max);
@@ -106,9 +113,17 @@ impl Meter {
         }))
     }
 
-    /// Nodes made at run time have dotted ids, and are part of one that counts.
+    /// A node is done. Its id comes from ComfyUI, and so does their number.
+    fn end(&mut self, node: &str) {
+        if self.done.len() >= MOST_DONE || self.done.contains(node) {
+            return;
+        }
+        self.done_of_graph += usize::from(!node.contains('.'));
+        self.done.insert(node.to_owned());
+    }
+
     fn done_of_graph(&self) -> usize {
-        self.done.iter().filter(|id| !id.contains('.')).count().min(self.nodes as usize)
+        self.done_of_graph.min(self.nodes as usize)
     }
 
     fn preview(&mut self, now: Instant, preview: &comfyui::ws::Preview) -> Option<Frame> {

@@ -2,7 +2,13 @@
 
 use comfyui::Error;
 use remuda_core::{Failure, FailureClass};
-use serde_json::json;
+use serde_json::{Map, Value, json};
+
+/// How many nodes of a refusal are kept.
+const MOST_NODES: usize = 200;
+
+/// How many errors and outputs of each.
+const MOST_ERRORS: usize = 100;
 
 /// What a failed `POST /prompt` means.
 #[derive(Debug, PartialEq)]
@@ -25,7 +31,15 @@ pub(crate) fn judge(error: &Error) -> NotSent {
     match error {
         Error::Refused(refusal) => {
             let node_id = refusal.node_errors.keys().next().cloned();
-            let details = json!({ "error": refusal.error, "node_errors": refusal.node_errors });
+            let told: Map<String, Value> = (refusal.node_errors.iter().take(MOST_NODES))
+                .map(|(id, node)| {
+                    let errors = &node.errors[..node.errors.len().min(MOST_ERRORS)];
+                    let outputs = &node.dependent_outputs[..node.dependent_outputs.len().min(MOST_ERRORS)];
+                    let told = json!({"errors": errors, "dependent_outputs": outputs, "class_type": node.class_type});
+                    (id.clone(), told)
+                })
+                .collect();
+            let details = json!({ "error": refusal.error, "node_errors": told });
             let message = format!("ComfyUI refused the workflow: {refusal}");
             NotSent::Refused(Box::new(Failure {
                 class: FailureClass::Validation,

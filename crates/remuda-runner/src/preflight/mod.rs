@@ -14,6 +14,7 @@ mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use comfyui::Workflow;
 use remuda_core::transition::Ending;
@@ -26,8 +27,9 @@ pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
 pub use words::Words;
 pub use workers::capabilities;
 
+use crate::limits::GraphLimits;
 use verdict::Case;
-use workers::Known;
+use workers::{Known, same_workers};
 
 /// What is to be checked.
 #[derive(Debug, Clone)]
@@ -74,18 +76,27 @@ pub struct Preflight {
     store: Arc<dyn Store>,
     known: Known,
     pool: Pool,
+    limits: GraphLimits,
 }
 
 impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { known: Known::new(store.clone()), store, pool: Pool::default() }
+        let limits = GraphLimits::default();
+        Self { known: Known::new(store.clone()), store, pool: Pool::default(), limits }
     }
 
     /// Large graphs are checked on the threads of this pool.
     #[must_use]
     pub fn with_pool(mut self, pool: Pool) -> Self {
         self.pool = pool;
+        self
+    }
+
+    /// Graphs may be this large.
+    #[must_use]
+    pub fn within(mut self, limits: GraphLimits) -> Self {
+        self.limits = limits;
         self
     }
 
@@ -151,17 +162,22 @@ impl Preflight {
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
         let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
+        let begun = Instant::now();
         let work = Work::new("checking a graph", tenant.as_str(), raw.get().len());
-        let read = move || (Workflow::from_raw(raw.clone()), raw);
+        let limits = self.limits.workflow();
+        let read = move || (Workflow::from_raw_within(raw.clone(), &limits), raw);
         let (workflow, raw) = self.pool.run(work.clone(), read).await?;
         let workflow = workflow.map_err(Refusal::from)?;
+        check_targets(targets.as_deref().unwrap_or_default(), &self.limits)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
-        let mut judged = self.judge(&work, &case, workers).await?;
+        let mut judged = self.judge(&work, &case, workers.clone()).await?;
         if judged.is_err() || judged.as_ref().is_ok_and(|verdict| verdict.unsure) {
             // The list may be a second old, and a worker that can run it may just have come.
-            let workers = self.known.workers_now().await?;
-            judged = self.judge(&work, &case, workers).await?;
+            let now = self.known.workers_since(begun).await?;
+            if !same_workers(&workers, &now) {
+                judged = self.judge(&work, &case, now).await?;
+            }
         }
         let verdict = judged?;
         let placements = self.placements(&work, &case, tenant, inputs, &verdict).await?;
@@ -202,14 +218,36 @@ impl Preflight {
     ) -> Result<Vec<Placement>, PreflightError> {
         if self.pool.is_small(work) {
             let workflow = &case.workflow;
-            return placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs).await;
+            return placements::find(
+                &self.store,
+                &tenant,
+                workflow,
+                &inputs,
+                &verdict.upload_inputs,
+                &self.limits,
+            )
+            .await;
         }
         let (store, case, uploads) =
             (Arc::clone(&self.store), Arc::clone(case), verdict.upload_inputs.clone());
+        let limits = self.limits.clone();
         let runtime = tokio::runtime::Handle::current();
         let find = move || {
-            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads))
+            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads, &limits))
         };
         self.pool.run(work.clone(), find).await?
     }
+}
+
+fn check_targets(targets: &[String], limits: &GraphLimits) -> Result<(), Refusal> {
+    if targets.len() > limits.targets {
+        let message =
+            format!("the request names {} targets, and {} are allowed", targets.len(), limits.targets);
+        return Err(Refusal::too_large("graph.targets", message));
+    }
+    if targets.iter().any(|target| target.len() > limits.name_length) {
+        let message = format!("the request names a target that is longer than {} bytes", limits.name_length);
+        return Err(Refusal::too_large("graph.name_length", message));
+    }
+    Ok(())
 }

@@ -1,15 +1,16 @@
 //! Which files must be at the worker first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use comfyui::Workflow;
-use comfyui::workflow::Input;
+use comfyui::workflow::{Index, Input};
 use remuda_core::{OutputFile, Placement, Sha256, Tenant};
 use remuda_store::{Asset, Store};
 
-use super::refusal::{PreflightError, Refusal, RefusalKind};
+use super::refusal::{Place, PreflightError, Refusal, RefusalKind};
 use super::uploads::{annotation, kept_name, straight};
+use crate::limits::GraphLimits;
 
 /// How a graph names an uploaded file by its content.
 const BY_CONTENT: &str = "asset:";
@@ -24,8 +25,17 @@ const USUAL: [(&str, &str); 6] = [
     ("VHS_LoadVideo", "video"),
 ];
 
-/// So many files a task may bring.
-const MOST: usize = 256;
+/// Classes with their inputs that take uploaded files, as far as workers told.
+pub(super) type UploadInputs = HashMap<String, HashSet<String>>;
+
+/// A file that a graph, or the request with it, names.
+struct Named {
+    node: String,
+    input: String,
+    value: String,
+    /// It can mean nothing but an uploaded file; otherwise it may be one of the worker's own.
+    surely: bool,
+}
 
 /// The files that the request names by `inputs`, and those that the graph names itself.
 pub(super) async fn find(
@@ -33,32 +43,30 @@ pub(super) async fn find(
     tenant: &Tenant,
     workflow: &Workflow,
     inputs: &BTreeMap<String, String>,
-    upload_inputs: &BTreeSet<(String, String)>,
+    upload_inputs: &UploadInputs,
+    limits: &GraphLimits,
 ) -> Result<Vec<Placement>, PreflightError> {
-    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
-    for (place, value) in inputs {
-        let (node, input) = split(workflow, place)?;
-        let file = named(store, tenant, value).await?;
-        let file = file.ok_or_else(|| no_asset(&node, &input, value))?;
-        found.insert((node, input), file);
-    }
     // Collected first: what borrows the graph must not live across an await.
-    for (node, input, value, by_content) in literals(workflow, upload_inputs) {
-        if found.contains_key(&(node.clone(), input.clone())) {
-            continue;
-        }
-        match named(store, tenant, &value).await? {
-            Some(file) => {
-                found.insert((node, input), file);
+    let named = all_named(workflow, inputs, upload_inputs, limits)?;
+    let mut known: HashMap<&str, Option<Found>> = HashMap::new();
+    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
+    for one in &named {
+        let file = match known.get(one.value.as_str()) {
+            Some(file) => file.clone(),
+            None => {
+                let file = look_up(store, tenant, &one.value).await?;
+                known.insert(&one.value, file.clone());
+                file
             }
-            None if by_content => return Err(no_asset(&node, &input, &value).into()),
+        };
+        match file {
+            Some(file) => {
+                found.insert((one.node.clone(), one.input.clone()), file);
+            }
+            None if one.surely => return Err(no_asset(&one.node, &one.input, &one.value).into()),
             // A file of the worker's own.
             None => {}
         }
-    }
-    if found.len() > MOST {
-        let message = format!("the graph names {} files; {MOST} are possible", found.len());
-        return Err(Refusal::new(RefusalKind::BadInput, message).into());
     }
     let placements = found.into_iter().map(|((node_id, input), file)| Placement {
         node_id,
@@ -70,7 +78,54 @@ pub(super) async fn find(
     Ok(placements.collect())
 }
 
+/// Every file that is named, those of the request first. Each different name is a question to the store, so their number
+/// has a limit.
+fn all_named(
+    workflow: &Workflow,
+    inputs: &BTreeMap<String, String>,
+    upload_inputs: &UploadInputs,
+    limits: &GraphLimits,
+) -> Result<Vec<Named>, Refusal> {
+    if inputs.len() > limits.files {
+        return Err(too_many(inputs.len(), limits));
+    }
+    let index = workflow.index();
+    let mut named = Vec::new();
+    for (place, value) in inputs {
+        if place.len() > 2 * limits.name_length + 1 || value.len() > limits.name_length {
+            return Err(too_long(&format!("inputs: {:?}", beginning(place)), limits));
+        }
+        let (node, input) = split(&index, place)?;
+        named.push(Named { node, input, value: value.clone(), surely: true });
+    }
+    let given: HashSet<(String, String)> =
+        named.iter().map(|one| (one.node.clone(), one.input.clone())).collect();
+    let literals = literals(&index, upload_inputs, limits)?;
+    named.extend(literals.into_iter().filter(|one| !given.contains(&(one.node.clone(), one.input.clone()))));
+    let different = named.iter().map(|one| one.value.as_str()).collect::<HashSet<_>>().len();
+    if different > limits.files {
+        return Err(too_many(different, limits));
+    }
+    Ok(named)
+}
+
+fn too_many(found: usize, limits: &GraphLimits) -> Refusal {
+    let message = format!("the task names {found} different files, and {} are allowed", limits.files);
+    Refusal::too_large("graph.files", message)
+}
+
+fn too_long(what: &str, limits: &GraphLimits) -> Refusal {
+    let message = format!("{what}: the name of a file is longer than {} bytes", limits.name_length);
+    Refusal::too_large("graph.name_length", message)
+}
+
+/// As much of a text as a message has room for.
+fn beginning(text: &str) -> &str {
+    &text[..text.floor_char_boundary(120)]
+}
+
 /// A file of the tenant's that a graph names.
+#[derive(Clone)]
 struct Found {
     sha256: Sha256,
     key: String,
@@ -92,14 +147,12 @@ impl From<&OutputFile> for Found {
 }
 
 /// `node.input`. Ids and names may have dots of their own, so the graph decides.
-fn split(workflow: &Workflow, place: &str) -> Result<(String, String), Refusal> {
+fn split(index: &Index<'_>, place: &str) -> Result<(String, String), Refusal> {
     let bad = |message: String| Refusal::new(RefusalKind::BadInput, message);
     let mut node_seen = None;
-    for (dot, _) in place.match_indices('.') {
-        let (id, name) = (&place[..dot], &place[dot + 1..]);
-        let Some(node) = workflow.node(id) else { continue };
-        node_seen = Some(id);
-        let Some(input) = node.input(name) else { continue };
+    for (id, name) in index.places(place) {
+        node_seen = Some((id, name));
+        let Some(input) = index.input(id, name) else { continue };
         if input.is_list() {
             return Err(Refusal::at(
                 RefusalKind::BadInput,
@@ -111,36 +164,53 @@ fn split(workflow: &Workflow, place: &str) -> Result<(String, String), Refusal> 
         return Ok((id.to_owned(), name.to_owned()));
     }
     Err(match node_seen {
-        Some(id) => bad(format!("inputs: node {id} has no input {:?} in the graph", &place[id.len() + 1..])),
+        Some((id, name)) => bad(format!("inputs: node {id} has no input {name:?} in the graph")),
         None => bad(format!("inputs: {place:?} names no node of the graph; write \"node.input\"")),
     })
 }
 
-/// Texts in the graph that may name uploaded files, and whether they can mean nothing else.
+/// Texts in the graph that may name uploaded files.
 fn literals(
-    workflow: &Workflow,
-    upload_inputs: &BTreeSet<(String, String)>,
-) -> Vec<(String, String, String, bool)> {
+    index: &Index<'_>,
+    upload_inputs: &UploadInputs,
+    limits: &GraphLimits,
+) -> Result<Vec<Named>, Refusal> {
     let mut found = Vec::new();
-    for node in workflow.nodes() {
+    for node in index.nodes() {
         let class = node.class_type().unwrap_or_default();
+        let told = upload_inputs.get(class.as_ref());
         let takes_files = |input: &Input<'_>| {
             let usual = USUAL.iter().any(|(known, name)| *known == class && *name == input.name);
-            usual || upload_inputs.contains(&(class.to_string(), input.name.to_string()))
+            usual || told.is_some_and(|inputs| inputs.contains(input.name.as_ref()))
         };
         for input in node.inputs().unwrap_or_default() {
             let Some(text) = input.text() else { continue };
             let by_content = text.strip_prefix(BY_CONTENT).is_some_and(|hash| hash.parse::<Sha256>().is_ok());
-            if by_content || takes_files(&input) {
-                found.push((node.id().to_owned(), input.name.to_string(), text.to_string(), by_content));
+            if !by_content && !takes_files(&input) {
+                continue;
             }
+            if text.len() > limits.name_length {
+                let mut refusal = too_long(&format!("node {} input {}", node.id(), input.name), limits);
+                refusal.place = Some(Box::new(Place {
+                    node_id: node.id().to_owned(),
+                    class_type: Some(class.into_owned()),
+                    input: Some(input.name.into_owned()),
+                }));
+                return Err(refusal);
+            }
+            found.push(Named {
+                node: node.id().to_owned(),
+                input: input.name.into_owned(),
+                value: text.into_owned(),
+                surely: by_content,
+            });
         }
     }
-    found
+    Ok(found)
 }
 
 /// An upload by its content or its name, or a file that an earlier task of the tenant made.
-async fn named(
+async fn look_up(
     store: &Arc<dyn Store>,
     tenant: &Tenant,
     value: &str,

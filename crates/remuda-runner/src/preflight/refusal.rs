@@ -7,6 +7,9 @@ use comfyui::workflow::WorkflowError;
 
 use super::words::Words;
 
+/// How many further findings are told.
+const MOST_LINES: usize = 20;
+
 /// What is wrong with a graph, for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -17,6 +20,8 @@ pub enum RefusalKind {
     UiFormat,
     /// It has no nodes.
     Empty,
+    /// It is larger than the settings allow.
+    TooLarge,
     /// It would kill the ComfyUI that runs it.
     Dangerous,
     /// Every ComfyUI would refuse it.
@@ -34,6 +39,7 @@ impl RefusalKind {
             Self::NotAGraph => "not_a_graph",
             Self::UiFormat => "ui_format",
             Self::Empty => "empty_graph",
+            Self::TooLarge => "graph_too_large",
             Self::Dangerous => "dangerous_graph",
             Self::Invalid => "invalid_graph",
             Self::MissingEverywhere => "missing_everywhere",
@@ -78,13 +84,15 @@ pub struct Refusal {
     pub place: Option<Box<Place>>,
     /// Further findings, one line each, and where what is missing.
     pub more: Vec<String>,
+    /// The limit that it exceeds, by the name of its setting.
+    pub limit: Option<&'static str>,
     pub(super) words: Option<Box<Words>>,
 }
 
 impl Refusal {
     /// Without a node.
     pub(crate) fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), place: None, more: Vec::new(), words: None }
+        Self { kind, message: message.into(), place: None, more: Vec::new(), limit: None, words: None }
     }
 
     /// At one input of one node.
@@ -99,21 +107,31 @@ impl Refusal {
         }
     }
 
+    /// It is larger than the setting `limit` allows.
+    pub(crate) fn too_large(limit: &'static str, message: impl fmt::Display) -> Self {
+        let message = format!("{message} (the limit is {limit})");
+        Self { limit: Some(limit), ..Self::new(RefusalKind::TooLarge, message) }
+    }
+
     /// From what a check found: the worst first, the others as further lines. `None` when it found nothing.
-    pub(crate) fn of_problems<'a>(problems: impl IntoIterator<Item = &'a guard::Problem>) -> Option<Self> {
+    /// `unlisted` more were only counted.
+    pub(crate) fn of_problems<'a>(
+        problems: impl IntoIterator<Item = &'a guard::Problem>,
+        unlisted: usize,
+    ) -> Option<Self> {
         let mut problems = problems.into_iter();
         let first = problems.next()?;
         let kind = match first.severity {
             Severity::Kills => RefusalKind::Dangerous,
             Severity::Refused | Severity::Suspicious => RefusalKind::Invalid,
         };
-        Some(Self {
-            kind,
-            message: first.to_string(),
-            place: Place::of(first),
-            more: problems.take(20).map(ToString::to_string).collect(),
-            words: None,
-        })
+        let mut more: Vec<String> = problems.by_ref().take(MOST_LINES).map(ToString::to_string).collect();
+        let unlisted = problems.count() + unlisted;
+        if unlisted > 0 {
+            more.push(format!("and {unlisted} more"));
+        }
+        let (message, place) = (first.to_string(), Place::of(first));
+        Some(Self { place, more, ..Self::new(kind, message) })
     }
 }
 
@@ -132,6 +150,12 @@ impl Refusal {
 
 impl From<WorkflowError> for Refusal {
     fn from(error: WorkflowError) -> Self {
+        if let WorkflowError::TooLarge(error) = &error {
+            let mut refusal = Self::too_large(crate::limits::setting(error.limit), error);
+            let place = |node: &String| Place { node_id: node.clone(), class_type: None, input: None };
+            refusal.place = error.node.as_ref().map(place).map(Box::new);
+            return refusal;
+        }
         let kind = match error {
             WorkflowError::UiFormat | WorkflowError::WrappedUiFormat { .. } => RefusalKind::UiFormat,
             WorkflowError::Empty => RefusalKind::Empty,

@@ -1,6 +1,6 @@
 //! Who could run a graph: a decision over values.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use comfyui::guard::{self, Kind, Options, Problem, Report, Severity};
 use comfyui::object_info::has_model_ending;
@@ -8,12 +8,16 @@ use comfyui::{ObjectInfo, Workflow};
 use remuda_core::{Requirements, Sha256};
 use serde_json::{Map, Value};
 
+use super::placements::UploadInputs;
 use super::refusal::{Place, Refusal, RefusalKind};
 use super::words::{self, Words};
 use super::workers::KnownWorker;
 
 /// So many warnings are passed on.
 const MOST_WARNINGS: usize = 20;
+
+/// So many workers are named in one line.
+const MOST_WORKERS: usize = 20;
 
 /// A graph and what is asked for it.
 #[derive(Debug)]
@@ -32,7 +36,7 @@ pub(super) struct Verdict {
     /// What the submitter should know.
     pub(super) warnings: Vec<String>,
     /// Inputs of classes that take uploaded files, as far as workers told.
-    pub(super) upload_inputs: BTreeSet<(String, String)>,
+    pub(super) upload_inputs: UploadInputs,
     /// The output nodes that will run.
     pub(super) outputs: Vec<String>,
     /// What is wrong on the way to outputs that will not run.
@@ -67,8 +71,10 @@ pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Ref
     let mut judged = Vec::new();
     // Files come after the check, so that lists of files say nothing yet.
     let options = Options { check_files: false, targets: case.targets.clone(), ..Options::default() };
+    let classes: HashSet<String> =
+        workflow.nodes().iter().filter_map(|node| Some(node.class_type()?.into_owned())).collect();
     for (info, workers) in by_hash.into_values() {
-        note_upload_inputs(workflow, info, &mut verdict.upload_inputs);
+        note_upload_inputs(&classes, info, &mut verdict.upload_inputs);
         let report = guard::check(workflow, Some(info), &options);
         // What kills one kills them all.
         if report.kills() {
@@ -110,6 +116,10 @@ pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Ref
         let report = &best.report;
         let findings = report.iter().take(MOST_WARNINGS);
         verdict.warnings.extend(findings.map(ToString::to_string));
+        let more = report.iter().count().saturating_sub(MOST_WARNINGS) + report.unlisted;
+        if more > 0 {
+            verdict.warnings.push(format!("and {more} more findings"));
+        }
         verdict.outputs.clone_from(&report.accepted_outputs);
         if report.accepted_outputs.is_empty() {
             verdict.outputs.clone_from(&report.refused_outputs);
@@ -148,7 +158,7 @@ fn refused(
         .filter(|problem| problem.severity == Severity::Kills || counts(problem))
         .collect();
     let words = Words::of_problems(&case.workflow, info, worst.iter().copied(), String::new());
-    Refusal::of_problems(worst)
+    Refusal::of_problems(worst, report.unlisted)
         .unwrap_or_else(|| Refusal::new(RefusalKind::Invalid, "every ComfyUI would refuse the graph"))
         .worded(words)
 }
@@ -205,16 +215,24 @@ fn lacks(report: &Report, asked: &Requirements, info: &ObjectInfo) -> Requiremen
     }
     lacks.nodes.extend(asked.nodes.iter().filter(|class| !info.contains(class)).cloned());
     if !asked.models.is_empty() {
-        let has = super::capabilities(BTreeSet::new(), info).models;
-        lacks.models.extend(asked.models.difference(&has).cloned());
+        let mut wanted: BTreeSet<&str> = asked.models.iter().map(String::as_str).collect();
+        let choices = info.iter().flat_map(|node| &node.inputs).filter_map(|input| input.choices()).flatten();
+        for name in choices.filter_map(Value::as_str).filter(|name| has_model_ending(name)) {
+            wanted.remove(name);
+        }
+        lacks.models.extend(wanted.into_iter().map(str::to_owned));
     }
     lacks
 }
 
 fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
     let missing_on = |one: &Judged<'_>| {
-        let names: Vec<&str> = one.workers.iter().map(|worker| worker.id.as_str()).collect();
-        format!("{} lacks {}", names.join(", "), one.lacks)
+        let names: Vec<&str> = one.workers.iter().take(MOST_WORKERS).map(|worker| worker.id.as_str()).collect();
+        let more = match one.workers.len().saturating_sub(MOST_WORKERS) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("{}{more} lacks {}", names.join(", "), one.lacks)
     };
     let found = judged.iter().find_map(|one| Some((one, one.report.missing_here().next()?)));
     let message = match found {
@@ -236,12 +254,10 @@ fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
     }
 }
 
-fn note_upload_inputs(workflow: &Workflow, info: &ObjectInfo, found: &mut BTreeSet<(String, String)>) {
-    for node in workflow.nodes() {
-        let Some(class) = node.class_type() else { continue };
-        let Some(described) = info.get(&class) else { continue };
+fn note_upload_inputs(classes: &HashSet<String>, info: &ObjectInfo, found: &mut UploadInputs) {
+    for described in classes.iter().filter_map(|class| info.get(class)) {
         for input in described.inputs.iter().filter(|input| input.upload.is_some()) {
-            found.insert((class.to_string(), input.name.clone()));
+            found.entry(described.class.clone()).or_default().insert(input.name.clone());
         }
     }
 }

@@ -6,13 +6,27 @@ use std::collections::{HashMap, HashSet};
 
 use comfyui::guard::{Kind, Problem};
 use comfyui::object_info::{InputKind, InputSpec};
+use comfyui::workflow::Index;
 use comfyui::{ObjectInfo, Workflow};
+use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 
 use super::refusal::{Place, Refusal, RefusalKind};
 
 /// So many nodes are named.
 const MOST_NODES: usize = 200;
+
+/// So many errors are told of each.
+const MOST_ERRORS: usize = 100;
+
+/// So many outputs that depend on a node are named.
+const MOST_DEPENDENT: usize = 100;
+
+/// So many nodes and links are looked at to find them.
+const MOST_STEPS: usize = 200_000;
+
+/// Longer texts and values are cut.
+const LONGEST: usize = 4 << 10;
 
 /// Longer lists of choices are not repeated, as in ComfyUI itself.
 const MOST_CHOICES: usize = 20;
@@ -54,6 +68,12 @@ impl Words {
                 let mut words = Self::new(("invalid_prompt", ""), refusal.more.join("\n"));
                 words.message.clone_from(&refusal.message);
                 words.extra_info.insert("reason".to_owned(), kind.as_str().into());
+                if let Some(limit) = refusal.limit {
+                    words.extra_info.insert("limit".to_owned(), limit.into());
+                }
+                if let Some(place) = &refusal.place {
+                    words.extra_info.insert("node_id".to_owned(), place.node_id.clone().into());
+                }
                 words
             }
         }
@@ -110,23 +130,26 @@ pub(super) fn node_errors<'a>(
     info: Option<&ObjectInfo>,
     problems: impl IntoIterator<Item = &'a Problem>,
 ) -> Map<String, Value> {
-    let mut by_node: Vec<(&str, Vec<&Problem>)> = Vec::new();
+    let mut by_node: IndexMap<&str, Vec<&Problem>> = IndexMap::new();
     for problem in problems {
         let Some(id) = problem.node_id.as_deref() else { continue };
-        match by_node.iter().position(|(known, _)| *known == id) {
-            Some(at) => by_node[at].1.push(problem),
-            None if by_node.len() < MOST_NODES => by_node.push((id, vec![problem])),
-            None => {}
+        if by_node.len() >= MOST_NODES && !by_node.contains_key(id) {
+            continue;
+        }
+        let of_node = by_node.entry(id).or_default();
+        if of_node.len() < MOST_ERRORS {
+            of_node.push(problem);
         }
     }
     if by_node.is_empty() {
         return Map::new();
     }
-    let dependent = Dependent::new(workflow, info);
+    let index = workflow.index();
+    let mut dependent = Dependent::new(&index, info);
     let mut errors = Map::new();
     for (id, problems) in by_node {
         let class = problems.iter().find_map(|problem| problem.class_type.clone()).unwrap_or_default();
-        let one = Node { workflow, info, id, class: &class };
+        let one = Node { index: &index, info, id, class: &class };
         let list: Vec<Value> = problems.into_iter().map(|problem| one.error(problem)).collect();
         errors.insert(
             id.to_owned(),
@@ -154,13 +177,16 @@ fn custom(place: &Place, message: &str) -> Value {
 struct Dependent {
     users: HashMap<String, Vec<String>>,
     outputs: HashSet<String>,
+    /// How many more nodes and links are looked at, for all questions together. A graph may be large, and so may the
+    /// number of its faulty nodes.
+    steps: usize,
 }
 
 impl Dependent {
-    fn new(workflow: &Workflow, info: Option<&ObjectInfo>) -> Self {
+    fn new(index: &Index<'_>, info: Option<&ObjectInfo>) -> Self {
         let mut users: HashMap<String, Vec<String>> = HashMap::new();
         let mut outputs = HashSet::new();
-        for node in workflow.nodes() {
+        for node in index.nodes() {
             for link in node.inputs().unwrap_or_default().iter().filter_map(|input| input.link()) {
                 users.entry(link.node.into_owned()).or_default().push(node.id().to_owned());
             }
@@ -169,21 +195,25 @@ impl Dependent {
                 outputs.insert(node.id().to_owned());
             }
         }
-        Self { users, outputs }
+        Self { users, outputs, steps: MOST_STEPS }
     }
 
-    fn on(&self, id: &str) -> Vec<&str> {
+    /// As many as a client shows, and as can be found in time.
+    fn on(&mut self, id: &str) -> Vec<&str> {
         let mut seen: HashSet<&str> = HashSet::new();
         let mut open = vec![self.users.get_key_value(id).map_or(id, |(known, _)| known.as_str())];
         let mut found = Vec::new();
-        while let Some(at) = open.pop() {
+        while let Some(at) = open.pop().filter(|_| found.len() < MOST_DEPENDENT) {
             if !seen.insert(at) {
                 continue;
             }
             if let Some(known) = self.outputs.get(at) {
                 found.push(known.as_str());
             }
-            open.extend(self.users.get(at).into_iter().flatten().map(String::as_str));
+            let users = self.users.get(at).map(Vec::as_slice).unwrap_or_default();
+            let Some(left) = self.steps.checked_sub(users.len() + 1) else { break };
+            self.steps = left;
+            open.extend(users.iter().map(String::as_str));
         }
         found.sort_unstable();
         found
@@ -191,20 +221,20 @@ impl Dependent {
 }
 
 /// One node with something wrong.
-struct Node<'a> {
-    workflow: &'a Workflow,
+struct Node<'a, 'w> {
+    index: &'a Index<'w>,
     info: Option<&'a ObjectInfo>,
     id: &'a str,
     class: &'a str,
 }
 
-impl Node<'_> {
+impl Node<'_, '_> {
     fn error(&self, problem: &Problem) -> Value {
         let name = problem.input.as_deref().unwrap_or_default();
         let received = self.received(name);
         let spec = self.info.and_then(|info| info.get(self.class)).and_then(|class| class.input(name));
-        let config = spec.map_or(Value::Null, input_config);
-        let value = |value: &Value| python(value, false);
+        let config = spec.filter(|spec| is_small(spec)).map_or(Value::Null, input_config);
+        let value = |value: &Value| cut(python(value, false));
         let (kind, message, details, more): (_, String, String, Value) = match &problem.kind {
             Kind::MissingInput => (
                 "required_input_missing",
@@ -248,13 +278,13 @@ impl Node<'_> {
                 let many = choices.len() > MOST_CHOICES;
                 let list = match many {
                     true => format!("(list of length {})", choices.len()),
-                    false => python(&Value::Array(choices.to_vec()), true),
+                    false => cut(python(&Value::Array(choices.to_vec()), true)),
                 };
                 let config = if many { Value::Null } else { config };
                 (
                     "value_not_in_list",
                     "Value not in list".to_owned(),
-                    format!("{name}: {} not in {list}", python(&received, true)),
+                    format!("{name}: {} not in {list}", cut(python(&received, true))),
                     json!({"input_name": name, "input_config": config, "received_value": received}),
                 )
             }
@@ -276,7 +306,7 @@ impl Node<'_> {
                     Kind::NoSuchOutput { .. } => ("IndexError", "tuple index out of range".to_owned()),
                     Kind::NoInputs => ("KeyError", "'inputs'".to_owned()),
                     Kind::Cycle { path } => {
-                        ("RecursionError", format!("dependency cycle: {}", path.join(" -> ")))
+                        ("RecursionError", cut(format!("dependency cycle: {}", path.join(" -> "))))
                     }
                     _ => ("ValueError", problem.message.clone()),
                 };
@@ -294,9 +324,42 @@ impl Node<'_> {
 
     /// The value as it stands in the graph.
     fn received(&self, input: &str) -> Value {
-        let node = self.workflow.node(self.id);
-        node.and_then(|node| node.input(input)?.value()).unwrap_or_default()
+        let input = self.index.input(self.id, input);
+        match input {
+            Some(input) if input.raw.get().len() > LONGEST => cut(input.raw.get().to_owned()).into(),
+            input => input.and_then(|input| input.value()).unwrap_or_default(),
+        }
     }
+}
+
+/// A text that is not longer than anybody reads.
+fn cut(mut text: String) -> String {
+    if text.len() > LONGEST {
+        text.truncate(text.floor_char_boundary(LONGEST));
+        text.push('…');
+    }
+    text
+}
+
+/// Whether a description is short enough to be repeated with every error.
+fn is_small(spec: &InputSpec) -> bool {
+    fn weigh(value: &Value, room: &mut usize) -> bool {
+        let own = value.as_str().map_or(8, |text| text.len() + 8);
+        *room = room.saturating_sub(own);
+        *room > 0
+            && match value {
+                Value::Array(values) => values.iter().all(|value| weigh(value, room)),
+                Value::Object(fields) => fields.iter().all(|(name, value)| {
+                    *room = room.saturating_sub(name.len());
+                    weigh(value, room)
+                }),
+                _ => true,
+            }
+    }
+    let mut room = LONGEST;
+    let limits = [&spec.default, &spec.min, &spec.max, &spec.step].into_iter().flatten();
+    let values = limits.chain(spec.choices().unwrap_or_default()).chain(spec.options.values());
+    values.into_iter().all(|value| weigh(value, &mut room))
 }
 
 /// `[type or list of choices, options]`.
@@ -327,7 +390,7 @@ fn input_config(spec: &InputSpec) -> Value {
 
 /// What Python says of a value that is no number.
 fn conversion_error(expected: &str, received: &Value) -> Option<String> {
-    let text = python(received, true);
+    let text = cut(python(received, true));
     Some(match (expected, received) {
         ("INT", Value::String(_)) => format!("invalid literal for int() with base 10: {text}"),
         ("FLOAT", Value::String(_)) => format!("could not convert string to float: {text}"),

@@ -8,6 +8,7 @@ use comfyui::ObjectInfo;
 use comfyui::object_info::has_model_ending;
 use remuda_core::{Capabilities, Health, Sha256, Worker, WorkerId};
 use remuda_store::{Result, Store};
+use tokio::sync::OnceCell;
 
 /// For so long the list of workers is believed.
 const FRESH: Duration = Duration::from_secs(1);
@@ -26,11 +27,14 @@ pub(super) struct KnownWorker {
     pub(super) info: Option<Arc<ObjectInfo>>,
 }
 
+/// A description that is read once, whoever asks meanwhile; empty inside when it is not readable.
+type Parsed = Arc<OnceCell<Option<Arc<ObjectInfo>>>>;
+
 #[derive(Debug)]
 pub(super) struct Known {
     store: Arc<dyn Store>,
     list: Mutex<Option<(Instant, Arc<Vec<KnownWorker>>)>>,
-    parsed: Mutex<HashMap<Sha256, Arc<ObjectInfo>>>,
+    parsed: Mutex<HashMap<Sha256, Parsed>>,
 }
 
 impl Known {
@@ -44,6 +48,19 @@ impl Known {
             let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((read, workers)) = &*list
                 && read.elapsed() < FRESH
+            {
+                return Ok(workers.clone());
+            }
+        }
+        self.workers_now().await
+    }
+
+    /// The workers as they were at this moment, or later.
+    pub(super) async fn workers_since(&self, moment: Instant) -> Result<Arc<Vec<KnownWorker>>> {
+        {
+            let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((read, workers)) = &*list
+                && *read >= moment
             {
                 return Ok(workers.clone());
             }
@@ -72,33 +89,62 @@ impl Known {
         let hashes: BTreeSet<Sha256> =
             workers.iter().filter_map(|worker| worker.report.object_info).collect();
         for hash in hashes {
-            {
-                let parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
-                if parsed.contains_key(&hash) || parsed.len() >= MOST {
+            let parsed = {
+                let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+                if !parsed.contains_key(&hash) && parsed.len() >= MOST {
                     continue;
                 }
-            }
-            let Some(json) = self.store.object_info(hash).await? else { continue };
-            let read = tokio::task::spawn_blocking(move || ObjectInfo::from_slice(json.as_bytes())).await;
+                parsed.entry(hash).or_default().clone()
+            };
+            // A description takes long to read and much memory: requests that come at the same time wait for one reading.
+            let read = parsed.get_or_try_init(|| self.read(hash)).await;
             match read {
-                Ok(Ok(info)) => {
-                    let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
-                    parsed.insert(hash, Arc::new(info));
-                }
-                Ok(Err(error)) => {
-                    tracing::warn!(%hash, %error, "an object_info in the store is not readable")
-                }
-                // Only a runtime that ends cancels such work.
-                Err(error) => tracing::debug!(%error, "reading an object_info was cut short"),
+                Ok(_) | Err(NotRead::Absent) => {}
+                Err(NotRead::Store(error)) => return Err(error),
             }
         }
         Ok(())
     }
+
+    async fn read(&self, hash: Sha256) -> std::result::Result<Option<Arc<ObjectInfo>>, NotRead> {
+        let Some(json) = self.store.object_info(hash).await.map_err(NotRead::Store)? else {
+            return Err(NotRead::Absent);
+        };
+        let read = tokio::task::spawn_blocking(move || ObjectInfo::from_slice(json.as_bytes())).await;
+        match read {
+            Ok(Ok(info)) => Ok(Some(Arc::new(info))),
+            Ok(Err(error)) => {
+                tracing::warn!(%hash, %error, "an object_info in the store is not readable");
+                Ok(None)
+            }
+            // Only a runtime that ends cancels such work.
+            Err(error) => {
+                tracing::debug!(%error, "reading an object_info was cut short");
+                Err(NotRead::Absent)
+            }
+        }
+    }
 }
 
-fn known(worker: Worker, parsed: &HashMap<Sha256, Arc<ObjectInfo>>) -> KnownWorker {
+/// Why a description could not be read now.
+enum NotRead {
+    /// It is not in the store, or nobody had time for it.
+    Absent,
+    Store(remuda_store::Error),
+}
+
+/// Whether a check would find the same with both.
+pub(super) fn same_workers(one: &[KnownWorker], other: &[KnownWorker]) -> bool {
+    let facts = |worker: &KnownWorker| (worker.hash, worker.info.is_some(), worker.starting);
+    one.len() == other.len()
+        && one.iter().zip(other).all(|(one, other)| {
+            one.id == other.id && one.labels == other.labels && facts(one) == facts(other)
+        })
+}
+
+fn known(worker: Worker, parsed: &HashMap<Sha256, Parsed>) -> KnownWorker {
     let hash = worker.report.object_info;
-    let info = hash.and_then(|hash| parsed.get(&hash)).cloned();
+    let info = hash.and_then(|hash| parsed.get(&hash)?.get()?.clone());
     KnownWorker {
         id: worker.spec.id,
         labels: worker.spec.labels,

@@ -1,5 +1,7 @@
 //! What the server answers when it is asked.
 
+use std::collections::HashSet;
+
 use tokio::time::Instant;
 
 use super::{AFTER_END, Ask, CONFIRM_ABSENCE, DEAD_LOOKS, HISTORY_GRACE, Link, Phase, Snapshot, Tracker};
@@ -202,7 +204,7 @@ impl Tracker {
         };
         let announced = matches!(watched.phase, Phase::Ending(_));
         let ours = watched.client_id.as_ref() == Some(&self.client_id);
-        let outcome = Outcome::judge(entry);
+        let outcome = Outcome::judge_within(entry, &self.options.outputs);
         let mut asks = Vec::new();
         // It ended unannounced although the socket seems well: the server forgot our client id.
         let quiet = self.last_message.is_none_or(|heard| now - heard >= self.options.survey);
@@ -247,6 +249,7 @@ fn cached_files(outcome: &Outcome) -> Vec<OutputFile> {
     let Outcome::Succeeded(success) = outcome else {
         return Vec::new();
     };
-    let cached = |file: &&OutputFile| success.cached_nodes.contains(&file.node_id);
+    let nodes: HashSet<&str> = success.cached_nodes.iter().map(String::as_str).collect();
+    let cached = |file: &&OutputFile| nodes.contains(file.node_id.as_str());
     success.outputs.files().filter(cached).cloned().collect()
 }

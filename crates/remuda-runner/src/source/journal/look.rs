@@ -183,8 +183,9 @@ async fn place_of(
 }
 
 fn judge(entry: comfyui::HistoryEntry) -> Place {
-    match Outcome::judge(entry) {
-        Outcome::Succeeded(_) => Place::EndedWell,
+    // Whether its results can be taken is found when they are fetched.
+    match Outcome::judge_within(entry, &comfyui::outputs::Limits::default()) {
+        Outcome::Succeeded(_) | Outcome::TooMany(_) => Place::EndedWell,
         _ => Place::EndedBadly,
     }
 }

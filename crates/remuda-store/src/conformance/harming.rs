@@ -36,7 +36,7 @@ pub async fn a_task_that_harmed_twice_is_set_aside(fixture: impl Fixture) {
     assert_eq!(world.kinds(id).await.last(), Some(&EventKind::Failed));
     assert_eq!(store.counts(None).await.expect("it counts"), Counts { failed: 1, ..Counts::default() });
     // Its holder finds out, and changes nothing.
-    assert!(matches!(store.end(claim.lease.reference(), completed()).await, Err(Error::Fenced)));
+    assert!(matches!(store.end(claim.lease.owner, claim.lease.reference(), completed()).await, Err(Error::Fenced)));
     assert_eq!(world.task(id).await, task);
     // The worker goes on with something else.
     let next = world.submit(new_task()).await;
@@ -74,7 +74,7 @@ pub async fn an_ended_task_stays_as_it_is(fixture: impl Fixture) {
     let (_, claim) = world.running("w").await;
     let (id, store) = (claim.task.id, &world.store);
     store.note_harm(id, None, harm(HarmKind::Death, 1)).await.expect("it counts");
-    store.end(claim.lease.reference(), completed()).await.expect("it ends");
+    store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     let ended = world.task(id).await;
     let harmed = store.note_harm(id, None, harm(HarmKind::Death, 2)).await.expect("it counts");
     assert_eq!(harmed, Harmed { count: 2, set_aside: false });

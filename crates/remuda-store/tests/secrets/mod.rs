@@ -71,7 +71,7 @@ pub(crate) async fn every_end_takes_its_secret(
         assert_eq!(left().await, 1, "{what}");
         let claim = claim(store).await;
         assert_eq!(claim.task.id, id);
-        store.end(claim.lease.reference(), ending).await.expect("it ends");
+        store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
         assert_eq!(left().await, i64::from(!over), "{what}");
     }
     let waits =
@@ -83,7 +83,7 @@ pub(crate) async fn every_end_takes_its_secret(
     let claim = claim(store).await;
     store.cancel(claim.task.id).await.expect("it runs");
     assert_eq!(left().await, 1);
-    store.end(claim.lease.reference(), Ending::Cancelled).await.expect("it ends");
+    store.end(claim.lease.owner, claim.lease.reference(), Ending::Cancelled).await.expect("it ends");
     assert_eq!(left().await, 0, "cancelled while it ran");
 
     let deadline = Some(clock.now() + Duration::from_secs(5));

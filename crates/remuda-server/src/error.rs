@@ -183,6 +183,10 @@ impl From<remuda_store::Error> for ApiError {
                     .field(format!("extra_data.{field}"))
             }
             Error::Fenced => Self::new(StatusCode::CONFLICT, "fenced", text),
+            Error::Taken { .. } => Self::new(StatusCode::CONFLICT, "worker_taken", text).field("spec.id"),
+            Error::TooMany { .. } => {
+                Self::new(StatusCode::TOO_MANY_REQUESTS, "over_limit", text).retry_after(1)
+            }
             Error::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", text).retry_after(30),
             Error::Unavailable { .. } | Error::InUse { .. } => {
                 let mut new = unavailable("store_unavailable");
@@ -278,6 +282,8 @@ mod tests {
             (unavailable(), 503, "store_unavailable", true),
             (Error::Closed, 503, "stopping", true),
             (Error::Fenced, 409, "fenced", false),
+            (Error::Taken { id: "w".to_owned() }, 409, "worker_taken", false),
+            (Error::TooMany { what: "workers" }, 429, "over_limit", true),
             (Error::Finished(Status::Failed), 409, "finished", false),
             (Error::Conflict { task }, 409, "idempotency_conflict", false),
             (Error::NotFound { what: "task", id: "x".to_owned() }, 404, "not_found", false),

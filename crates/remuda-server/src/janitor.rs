@@ -3,8 +3,8 @@
 //! Every process tidies, because a delayed task must not wait for a leader. Files and old records are the work of one.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rand::RngExt as _;
@@ -18,6 +18,9 @@ const OFFICE: &str = "janitor";
 
 /// So many tasks are cleaned up after at once.
 const BATCH: u32 = 100;
+
+/// So often descriptions of nodes are looked through.
+const DESCRIPTIONS: Duration = Duration::from_secs(3600);
 
 /// An upload that was not written to for so long was given up.
 const STALE_UPLOAD: Duration = Duration::from_secs(24 * 3600);
@@ -35,6 +38,8 @@ pub struct JanitorOptions {
     pub retention: Option<Duration>,
     /// After so long without a process that drives it a worker is forgotten: 1 hour.
     pub silence: Duration,
+    /// After so long without a worker that uses it a description of nodes is removed: 30 days.
+    pub descriptions: Duration,
     /// How often tasks are looked after, at least: 1 s.
     pub tidy_every: Duration,
     /// How often files and old records are: 15 s.
@@ -53,6 +58,7 @@ impl JanitorOptions {
             owner,
             retention: Some(Duration::from_secs(7 * 86_400)),
             silence: Duration::from_secs(3600),
+            descriptions: Duration::from_secs(30 * 86_400),
             tidy_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(15),
             linger: Duration::from_secs(10),
@@ -64,12 +70,14 @@ impl JanitorOptions {
 #[derive(Debug)]
 pub struct Janitor {
     options: JanitorOptions,
+    /// When descriptions of nodes were last looked through.
+    described: Mutex<Option<Instant>>,
 }
 
 impl Janitor {
     /// One janitor per process.
     pub fn new(options: JanitorOptions) -> Self {
-        Self { options }
+        Self { options, described: Mutex::default() }
     }
 
     /// Works until `shutdown`.
@@ -181,7 +189,27 @@ impl Janitor {
             }
         }
         files.sweep_temporary(STALE_UPLOAD).await?;
-        self.forget_workers().await
+        self.forget_workers().await?;
+        self.forget_descriptions().await
+    }
+
+    /// Removes what ComfyUIs said of their nodes and no worker says any more. Once an hour is often enough.
+    async fn forget_descriptions(&self) -> Result<(), SweepError> {
+        let due = {
+            let mut last = self.described.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = last.is_none_or(|last| last.elapsed() >= DESCRIPTIONS);
+            if due {
+                *last = Some(Instant::now());
+            }
+            due
+        };
+        if due {
+            let removed = self.options.store.forget_object_info(self.options.descriptions).await?;
+            if removed > 0 {
+                tracing::info!(count = removed, "removed descriptions of nodes that no worker uses");
+            }
+        }
+        Ok(())
     }
 
     /// Forgets workers that nobody has driven for long. One that comes back registers again.

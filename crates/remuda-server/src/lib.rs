@@ -21,7 +21,7 @@ mod waiting;
 mod wire;
 
 pub use native::{NoFrontend, frontend_folder};
-pub use options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
+pub use options::{Addresses, Limits, ServerOptions, SyncOptions, TaskDefaults};
 pub use server::{MetricsServer, Server};
 
 /// The description of the API (OpenAPI), as JSON.

@@ -1,16 +1,17 @@
 //! How a server behaves.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use remuda_core::{OwnerId, Priority};
+use remuda_core::{OwnerId, Priority, WorkerId};
 use remuda_files::Files;
 use remuda_pool::{Pool, Pulse};
 use remuda_runner::frames::FrameHub;
-use remuda_store::Store;
+use remuda_store::{Descriptions, Store};
 use url::Url;
 
 /// How a server behaves, and what it stands on.
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub advertise: Option<Url>,
     /// Under which name this process drives workers: those it may ask itself. None: it drives none.
     pub owner: Option<OwnerId>,
+    /// The ComfyUIs that this process was told to drive, and no others: what it may ask itself.
+    pub addresses: Addresses,
     /// What stands in front of the paths of files in answers. None: paths alone.
     pub public_url: Option<Url>,
     /// The files of ComfyUI's own page, in a folder that [`crate::frontend_folder`] found.
@@ -68,6 +71,7 @@ impl ServerOptions {
             insecure: false,
             advertise: None,
             owner: None,
+            addresses: Addresses::default(),
             public_url: None,
             frontend: None,
             registry: Registry::default(),
@@ -86,6 +90,28 @@ impl fmt::Debug for ServerOptions {
             .field("limits", &self.limits)
             .field("insecure", &self.insecure)
             .finish_non_exhaustive()
+    }
+}
+
+/// The addresses of the ComfyUIs that this process was told to drive. What a worker is said to be in the store is not
+/// asked: a process elsewhere may have said it.
+#[derive(Debug, Clone, Default)]
+pub struct Addresses(Arc<RwLock<BTreeMap<WorkerId, String>>>);
+
+impl Addresses {
+    /// One more.
+    pub fn add(&self, worker: WorkerId, endpoint: impl Into<String>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(worker, endpoint.into());
+    }
+
+    /// One less.
+    pub fn remove(&self, worker: &WorkerId) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(worker);
+    }
+
+    /// Where this worker answers, if it is one of them.
+    pub(crate) fn of(&self, worker: &WorkerId) -> Option<String> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(worker).cloned()
     }
 }
 
@@ -139,6 +165,14 @@ pub struct Limits {
     pub asset: u64,
     /// The largest file of a result that a sidecar delivers: 64 GiB.
     pub output: u64,
+    /// Files that one task may bring back from a sidecar: 10,000.
+    pub task_files: u32,
+    /// … and their bytes, together: 1 TiB.
+    pub task_outputs: u64,
+    /// Workers that one key may register: 256.
+    pub key_workers: u32,
+    /// Descriptions of nodes that the workers of one key may bring: 1,024, and 2 GiB together.
+    pub key_descriptions: Descriptions,
     /// Connections: 8192. Further ones wait to be accepted.
     pub connections: usize,
     /// Bodies of submissions in memory at once: 64.
@@ -173,6 +207,10 @@ impl Default for Limits {
             body: 32 << 20,
             asset: 8 << 30,
             output: 64 << 30,
+            task_files: 10_000,
+            task_outputs: 1 << 40,
+            key_workers: 256,
+            key_descriptions: Descriptions { most: 1024, bytes: 2 << 30 },
             connections: 8192,
             submissions: 64,
             uploads: 64,

@@ -95,7 +95,7 @@ impl AppState {
             live: Live::default(),
             desk: Desk::default(),
             frontend: options.frontend.as_deref().map(Frontend::new),
-            fleet: Fleet::new(options.owner),
+            fleet: Fleet::new(options.owner, options.addresses),
             numbers: Numbers::default(),
             metrics,
             permits: Permits::new(&options.limits),

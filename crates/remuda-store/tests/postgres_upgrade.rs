@@ -250,7 +250,8 @@ async fn a_sidecar_keeps_what_it_held_before_the_upgrade() {
     );
     former.client.batch_execute(&rows).await.expect("it writes");
 
-    let store = PostgresStore::connect(&url, Options::new(OwnerId(Uuid::from_u128(1)))).await.expect("it opens");
+    let store =
+        PostgresStore::connect(&url, Options::new(OwnerId(Uuid::from_u128(1)))).await.expect("it opens");
     let inherit = async |owner, key: u128, grace| {
         store.inherit(owner, KeyId(Uuid::from_u128(key)), grace).await.expect("it answers")
     };

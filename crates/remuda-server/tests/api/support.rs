@@ -13,7 +13,7 @@ use remuda_core::{
 use remuda_files::{FileKey, Files, Location};
 use remuda_runner::frames::FrameHub;
 use remuda_server::keys_socket::{KeyReply, KeyRequest, perform};
-use remuda_server::{Server, ServerOptions};
+use remuda_server::{Addresses, Server, ServerOptions};
 use remuda_store::{Acquired, BeatRequest, ClaimRequest, LeaseBeat, Options, SqliteStore, Store, WorkerBeat};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
@@ -35,6 +35,8 @@ pub(crate) struct Ground {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) files: Files,
     pub(crate) owner: OwnerId,
+    /// The ComfyUIs that its gateways were told to drive.
+    pub(crate) addresses: Addresses,
     pub(crate) dir: TempDir,
 }
 
@@ -51,7 +53,7 @@ impl Ground {
         change(&mut options);
         let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.unwrap();
         let files = Files::open(&Location::directory(dir.path().join("files"))).unwrap();
-        Arc::new(Self { store: Arc::new(store), files, owner, dir })
+        Arc::new(Self { store: Arc::new(store), files, owner, addresses: Addresses::default(), dir })
     }
 
     pub(crate) async fn key(&self, tenant: &str, scopes: &[Scope]) -> String {
@@ -93,6 +95,7 @@ impl Gateway {
         let mut options = ServerOptions::new(ground.store.clone(), ground.files.clone(), hub.clone());
         options.advertise = Some(url.parse().unwrap());
         options.owner = Some(ground.owner);
+        options.addresses = ground.addresses.clone();
         change(&mut options);
         let stop = CancellationToken::new();
         let running = tokio::spawn(Server::new(options).run(listener, stop.clone()));
@@ -195,6 +198,7 @@ impl Worker {
         let Acquired::Yes(worker) = ground.store.acquire_worker(spec, ground.owner).await.unwrap() else {
             panic!("the worker is somebody else's");
         };
+        ground.addresses.add(id.clone(), endpoint);
         let this = Self { ground: ground.clone(), id, fence: worker.fence, gateway: None };
         let mut report = WorkerReport { health: Health::Healthy, ..WorkerReport::default() };
         if let Some(json) = object_info {

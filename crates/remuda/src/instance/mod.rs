@@ -22,7 +22,7 @@ use remuda_runner::{Herd, WorkerConfig};
 use remuda_server::janitor::{Janitor, JanitorOptions};
 use remuda_server::keys_socket::KeysSocket;
 use remuda_server::{Server, ServerOptions, frontend_folder};
-use remuda_store::Store;
+use remuda_store::{Descriptions, Store};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -107,6 +107,14 @@ impl Instance {
         options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
         options.limits.body = settings.server.body_limit;
         options.limits.output = settings.tasks.max_output_size;
+        options.limits.task_files = settings.tasks.max_output_files;
+        options.limits.task_outputs = settings.tasks.max_output_total;
+        options.limits.key_workers = settings.workers.max_per_key;
+        options.limits.key_descriptions = Descriptions {
+            most: settings.workers.max_object_info,
+            bytes: settings.workers.max_object_info_size,
+        };
+        let addresses = options.addresses.clone();
         options.limits.sync = settings.sync.limit;
         options.sync.timeout = settings.sync.timeout;
         options.cors_origins.clone_from(&settings.server.cors_origins);
@@ -125,6 +133,7 @@ impl Instance {
         tasks.spawn(noticed(server.run(listener, stop.clone()), ended.clone()));
         let mut janitor = JanitorOptions::new(Arc::clone(&store), files.clone(), owner.id);
         janitor.retention = Some(settings.store.retention);
+        janitor.descriptions = settings.workers.object_info_retention;
         tasks.spawn(noticed(Janitor::new(janitor).run(stop.clone()), ended.clone()));
         // Opened here: when it is told that the server answers, `remuda keys` must find it.
         let socket = KeysSocket::open(&settings.server.data);
@@ -143,6 +152,7 @@ impl Instance {
 
         let simulators = Simulators::start(settings.workers.sim).await?;
         for worker in worker_configs(settings, &simulators, None)? {
+            addresses.add(worker.spec.id.clone(), worker.spec.endpoint.clone());
             herd.add(worker);
         }
         retire_others(&*store, &herd, owner.id).await?;

@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::{HeaderMap, Method, StatusCode, header};
-use remuda_core::{Health, OwnerId, WorkerId};
+use remuda_core::{Health, OwnerId, Worker, WorkerId};
 use remuda_store::Store;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use url::Url;
+
+use crate::options::Addresses;
 
 /// A ComfyUI that does not take the call within this time is not there.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -107,6 +109,7 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 pub(crate) struct Asker {
     owner: Option<OwnerId>,
+    addresses: Addresses,
     http: reqwest::Client,
     kept: Mutex<HashMap<Question, Arc<Slot>>>,
     /// Until when those that did not answer are left alone: one that hangs holds a caller up once, not at every question.
@@ -142,17 +145,22 @@ impl Slot {
 
 impl Asker {
     /// For the workers of this process. None: it drives none.
-    pub(crate) fn new(owner: Option<OwnerId>) -> Self {
-        Self { owner, http: client(), kept: Mutex::default(), resting: Mutex::default() }
+    pub(crate) fn new(owner: Option<OwnerId>, addresses: Addresses) -> Self {
+        Self { owner, addresses, http: client(), kept: Mutex::default(), resting: Mutex::default() }
     }
 
-    /// The workers that this process drives, those left out that are known not to answer.
+    /// The workers that this process drives, those left out that are known not to answer. Which they are and where they
+    /// answer is this process's own knowledge: a row of the store may be somebody else's word.
     pub(crate) async fn driven(&self, store: &dyn Store) -> remuda_store::Result<Vec<Driven>> {
         let Some(owner) = self.owner else { return Ok(Vec::new()) };
         let workers = store.workers().await?;
         let mine = workers.into_iter().filter(|worker| worker.owner == owner);
         let answering = mine.filter(|worker| worker.report.health != Health::Unreachable);
-        Ok(answering.map(|worker| Driven { id: worker.spec.id, endpoint: worker.spec.endpoint }).collect())
+        let driven = |worker: Worker| {
+            let endpoint = self.addresses.of(&worker.spec.id)?;
+            Some(Driven { id: worker.spec.id, endpoint })
+        };
+        Ok(answering.filter_map(driven).collect())
     }
 
     /// Asks one worker for a file or anything else that is passed on as it comes. `asked` are the headers of the caller;

@@ -25,6 +25,7 @@ use remuda_core::OwnerId;
 pub(crate) use ask::{Asker, Driven};
 pub(crate) use stats::feature_flags;
 
+use crate::options::Addresses;
 use crate::state::AppState;
 
 /// What is remembered of the workers.
@@ -36,9 +37,9 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// For a process that drives its workers under this name.
-    pub(crate) fn new(owner: Option<OwnerId>) -> Self {
-        Self { ask: Asker::new(owner), known: known::Known::default() }
+    /// For a process that drives its workers under this name, at these addresses.
+    pub(crate) fn new(owner: Option<OwnerId>, addresses: Addresses) -> Self {
+        Self { ask: Asker::new(owner, addresses), known: known::Known::default() }
     }
 }
 

@@ -11,6 +11,7 @@ use remuda_files::{BoxError, FileKey};
 use remuda_runner::wire;
 use remuda_store::Error as StoreError;
 
+use super::deliveries::Arrived;
 use super::sidecar::{Sidecar, current, of_lease};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, TaskPath, skip};
@@ -43,7 +44,7 @@ pub(crate) async fn input(
     TaskPath(task): TaskPath,
     ApiQuery(query): ApiQuery<wire::InputQuery>,
 ) -> ApiResult<Response> {
-    current(&state, sidecar, LeaseRef { task, fence: query.fence }).await?;
+    current(&state, &sidecar, LeaseRef { task, fence: query.fence }).await?;
     let input = state.store.input(task).await.map_err(of_lease)?.ok_or(StoreError::Fenced)?;
     let placement = input.placements.iter().find(|placement| placement.key == query.key);
     let placement =
@@ -81,6 +82,7 @@ pub(crate) async fn input(
         (status = 400, description = "It did not arrive whole", body = ErrorBody),
         (status = 409, description = "The lease is another process's", body = ErrorBody),
         (status = 413, description = "It is too large", body = ErrorBody),
+        (status = 429, description = "The task has as many files, or bytes, as one may have", body = ErrorBody),
         (status = 507, description = "The disk is full", body = ErrorBody),
     ),
 )]
@@ -92,12 +94,22 @@ pub(crate) async fn output(
     body: Body,
 ) -> ApiResult<Json<wire::Delivered>> {
     let lease = LeaseRef { task: task.parse()?, fence: query.fence };
-    let limit = state.limits.output;
+    let limits = &state.limits;
+    let left = limits.task_outputs.saturating_sub(state.live.deliveries.bytes_beside(lease, n));
+    let limit = limits.output.min(left);
     let admitted = async {
+        if n >= limits.task_files {
+            let error = format!("a task may have {} output files", limits.task_files);
+            return Err(ApiError::over_limit("tasks.max_output_files", error).task(lease.task));
+        }
+        if left == 0 {
+            let error = format!("the outputs of a task may have {} bytes together", limits.task_outputs);
+            return Err(ApiError::over_limit("tasks.max_output_total", error).task(lease.task));
+        }
         if query.size.is_some_and(|size| size > limit) {
             return Err(ApiError::too_large("the file", limit));
         }
-        let found = current(&state, sidecar, lease).await?;
+        let found = current(&state, &sidecar, lease).await?;
         if found.attempt != query.attempt {
             return Err(StoreError::Fenced.into());
         }
@@ -120,13 +132,17 @@ pub(crate) async fn output(
     let pieces = body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from));
     let stored = state.files.put(&key, timely(pieces, state.limits.body_time), Some(limit)).await?;
     // A lease that was lost meanwhile has a successor, which delivers its own.
-    if let Err(error) = current(&state, sidecar, lease).await {
+    if let Err(error) = current(&state, &sidecar, lease).await {
         if error.body.code == wire::FENCED {
             state.files.delete(&key).await?;
         }
         return Err(error);
     }
     let sha256 = Sha256(stored.sha256.0);
+    let arrived = Arrived { key: key.clone(), size: stored.size, sha256 };
+    if let Some(replaced) = state.live.deliveries.arrived(lease, n, arrived) {
+        state.files.delete(&replaced).await?;
+    }
     Ok(Json(wire::Delivered { key: key.to_string(), size: stored.size, sha256 }))
 }
 
@@ -165,6 +181,7 @@ pub(crate) async fn discard(
         let error = "the files are the result of the task";
         return Err(ApiError::new(StatusCode::CONFLICT, "in_use", error).task(id));
     }
+    state.live.deliveries.forget(LeaseRef { task: id, fence: query.fence });
     state.files.delete_all(&folder(id, query.attempt, query.fence)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

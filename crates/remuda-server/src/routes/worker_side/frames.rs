@@ -3,7 +3,7 @@
 //! Readers look for the frames of a task at the server that its lease names: the one at which it was claimed. Behind a load
 //! balancer the frames may come in at another, which passes them on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -18,6 +18,9 @@ use crate::access::ClusterCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::read_body;
 use crate::state::AppState;
+
+/// Frames of so many tasks are taken from one body.
+const MOST_TASKS: usize = 256;
 
 /// A server that does not take frames within this time does not get them.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -84,7 +87,13 @@ async fn current(
         wire::frames::decode(body).map_err(|error| ApiError::bad_request("bad_frames", error.to_string()))?;
     state.live.sweep(&state.hub);
     let mut current = Vec::new();
+    let mut tasks = HashSet::new();
     for frame in frames {
+        // Each task costs a look at its lease; frames of more tasks than a process has at a time are not looked at.
+        if !tasks.contains(&frame.task) && tasks.len() >= MOST_TASKS {
+            continue;
+        }
+        tasks.insert(frame.task);
         if let Some(holder) = state.live.holder(&*state.store, frame.task).await
             && holder.owner == owner
             && holder.attempt == frame.attempt

@@ -9,11 +9,17 @@ use remuda_runner::frames::FrameHub;
 use remuda_store::Store;
 use tokio::time::Instant;
 
+use super::deliveries::Deliveries;
+use super::owners::Owners;
+
 /// Frames come several times in a second; so long one look at the lease is good for all of them.
 const FRESH: Duration = Duration::from_secs(3);
 
 /// After so long without a frame a task is forgotten; its end may have been reported to another server.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// So many tasks are remembered.
+const MOST: usize = 20_000;
 
 /// A server that does not take the call within this time is not there.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -39,6 +45,10 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     known: Mutex<HashMap<TaskId, Known>>,
+    /// Who sidecars are.
+    pub(super) owners: Owners,
+    /// What they delivered.
+    pub(super) deliveries: Deliveries,
     client: OnceLock<Result<reqwest::Client, String>>,
 }
 
@@ -71,7 +81,11 @@ impl Live {
         let lease = store.lease(task).await.ok()?;
         let holder =
             lease.map(|lease| Holder { owner: lease.owner, attempt: lease.attempt, gateway: lease.gateway });
-        self.known().insert(task, Known { holder: holder.clone(), read });
+        let mut known = self.known();
+        // What nobody holds is asked for by who means no good, and would fill the list.
+        if known.len() < MOST || known.contains_key(&task) {
+            known.insert(task, Known { holder: holder.clone(), read });
+        }
         holder
     }
 
@@ -79,6 +93,16 @@ impl Live {
     pub(super) fn forget(&self, hub: &FrameHub, task: TaskId) {
         self.known().remove(&task);
         hub.close(task);
+    }
+
+    /// A process was told that it lost its lease on a task. Readers are sent to look elsewhere only if it was the one that
+    /// is known here to have it.
+    pub(super) fn lost(&self, hub: &FrameHub, task: TaskId, owner: OwnerId) {
+        let known =
+            self.known().get(&task).and_then(|known| known.holder.as_ref().map(|holder| holder.owner));
+        if known == Some(owner) {
+            self.forget(hub, task);
+        }
     }
 
     /// Forgets what nothing was heard of for long. A reader that still follows such a task looks for it again.

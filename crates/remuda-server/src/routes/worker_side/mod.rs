@@ -1,13 +1,17 @@
 //! `/api/v1/worker/…`: the queue for runners elsewhere. [`remuda_runner::wire`] is what is said.
 //!
-//! A sidecar knows this server's address and a key with the scope `worker`; it has no database and no file store. Such a
-//! key may act for any owner, as a process with the database's password could: give one to machines that you trust with
-//! every tenant's tasks. What keeps sidecars apart is not the key but the fence, which every write carries; with an old one
-//! nothing changes, and the answer is 409 `fenced`. Any server of the installation can answer any request.
+//! A sidecar knows this server's address and a key with the scope `worker`; it has no database and no file store. It is
+//! given tasks of every tenant that its worker can run, and reaches nothing but what it holds: the owner of a lease is the
+//! key together with the id that the process tells, and every request is checked from the key to the owner, the worker, the
+//! lease and the fence. Whatever does not match changes nothing, and the answer is 409 `fenced`. Any server of the
+//! installation can answer any request.
 
+mod bounds;
+mod deliveries;
 mod files;
 mod frames;
 mod live;
+mod owners;
 mod queue;
 mod sidecar;
 

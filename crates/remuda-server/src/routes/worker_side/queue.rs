@@ -4,15 +4,16 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::{Claim, Harmed, LeaseRef, Sha256, WorkerSpec};
-use remuda_files::FileKey;
+use remuda_core::{Claim, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport};
 use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::{
-    Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError,
+    Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError, Registrant,
 };
 use serde::de::IgnoredAny;
 
+use super::bounds;
+use super::deliveries::{is_own, is_stored};
 use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, read_body_with};
@@ -51,6 +52,8 @@ pub(crate) async fn installation(
     responses(
         (status = 200, description = "`{yours, worker}`", body = serde_json::Value),
         (status = 403, description = "The key lacks the scope `worker`", body = ErrorBody),
+        (status = 409, description = "The name is another key's, or the installation's own", body = ErrorBody),
+        (status = 429, description = "The key has as many workers as one may have", body = ErrorBody),
     ),
 )]
 pub(crate) async fn acquire(
@@ -58,15 +61,25 @@ pub(crate) async fn acquire(
     sidecar: Sidecar,
     Said(said): Said<wire::Acquire>,
 ) -> ApiResult<Json<wire::Acquired>> {
-    let WorkerSpec { id: _, endpoint, name: called, labels } = &said.spec;
-    let texts = [("spec.endpoint", endpoint)].into_iter();
-    let texts = texts.chain(called.iter().map(|text| ("spec.name", text)));
-    for (field, text) in texts.chain(labels.iter().map(|text| ("spec.labels", text))) {
-        printable(field, text)?;
-    }
-    let (yours, worker) = match state.store.acquire_worker(said.spec, sidecar.owner).await? {
-        Acquired::Yes(worker) => (true, worker),
-        Acquired::HeldBy(worker) => (false, worker),
+    bounds::spec(&said.spec)?;
+    let most = state.limits.key_workers;
+    let by = Registrant { key: sidecar.key, tenant: sidecar.tenant.clone(), most };
+    let acquired = state.store.register_worker(said.spec.clone(), sidecar.owner, by).await;
+    let acquired = acquired.map_err(|error| match error {
+        StoreError::TooMany { .. } => {
+            let error = format!("this key has {most} workers, as many as one key may have");
+            ApiError::over_limit("workers.max_per_key", error)
+        }
+        error => error.into(),
+    })?;
+    let (yours, worker) = match acquired {
+        Acquired::Yes(worker) => (true, Worker { owner: sidecar.shown(worker.owner), ..worker }),
+        // That it is held is all that another process needs to know.
+        Acquired::HeldBy(worker) => {
+            let owner = sidecar.shown(worker.owner);
+            let report = WorkerReport::default();
+            (false, Worker { spec: said.spec, report, owner, fence: Fence::default(), ..worker })
+        }
     };
     Ok(Json(wire::Acquired { yours, worker }))
 }
@@ -104,6 +117,7 @@ pub(crate) async fn release(
         (status = 204, description = "Kept"),
         (status = 413, description = "It is larger than 64 MiB", body = ErrorBody),
         (status = 422, description = "The hash is another one", body = ErrorBody),
+        (status = 429, description = "The key has brought as much as one may", body = ErrorBody),
     ),
 )]
 pub(crate) async fn object_info(
@@ -121,7 +135,15 @@ pub(crate) async fn object_info(
     // Sidecars take turns as tenants do.
     let work = Work::new("checking an object_info", sidecar.owner.to_string(), body.len());
     let json = state.pool.run(work, move || described(sha256, &body)).await.map_err(ApiError::from)??;
-    state.store.save_object_info(sha256, &json).await?;
+    let bounds = state.limits.key_descriptions;
+    let kept = state.store.bring_object_info(sha256, &json, sidecar.key, bounds).await;
+    kept.map_err(|error| match error {
+        StoreError::TooMany { .. } => {
+            let error = "the workers of this key describe more nodes than one key may keep";
+            ApiError::over_limit("workers.max_object_info", error)
+        }
+        error => error.into(),
+    })?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -157,6 +179,7 @@ pub(crate) async fn claim(
     Said(said): Said<wire::Claim>,
 ) -> ApiResult<Response> {
     let _permit = state.permits.sidecar()?;
+    bounds::offer(&said.capabilities, &said.loaded)?;
     let request = ClaimRequest {
         owner: sidecar.owner,
         worker: said.worker,
@@ -172,7 +195,7 @@ pub(crate) async fn claim(
         () = state.stop.cancelled() => None,
         claim = state.store.claim(request) => claim.map_err(of_lease)?,
     };
-    Ok(match claim.map(for_sidecars) {
+    Ok(match claim.map(|claim| shown(claim, &sidecar)) {
         Some(claim) => Json(wire::Claimed { claim }).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
     })
@@ -195,6 +218,7 @@ pub(crate) async fn adopt(
     sidecar: Sidecar,
     Said(said): Said<wire::Adopt>,
 ) -> ApiResult<Json<wire::Adopted>> {
+    bounds::listed("known", said.known.len(), bounds::LISTED)?;
     let request = AdoptRequest {
         owner: sidecar.owner,
         worker: said.worker,
@@ -203,7 +227,7 @@ pub(crate) async fn adopt(
         known: said.known,
     };
     let claims = state.store.adopt(request).await.map_err(of_lease)?;
-    Ok(Json(wire::Adopted { claims: claims.into_iter().map(for_sidecars).collect() }))
+    Ok(Json(wire::Adopted { claims: claims.into_iter().map(|claim| shown(claim, &sidecar)).collect() }))
 }
 
 /// All leases on a worker that the caller holds
@@ -223,7 +247,8 @@ pub(crate) async fn leases(
     sidecar: Sidecar,
     ApiQuery(query): ApiQuery<wire::OfWorker>,
 ) -> ApiResult<Json<wire::Leases>> {
-    let leases = state.store.leases_for(sidecar.owner, &query.worker).await.map_err(of_lease)?;
+    let mut leases = state.store.leases_for(sidecar.owner, &query.worker).await.map_err(of_lease)?;
+    leases.iter_mut().for_each(|lease| lease.owner = sidecar.shown(lease.owner));
     Ok(Json(wire::Leases { leases }))
 }
 
@@ -242,7 +267,10 @@ pub(crate) async fn beat(
     Said(said): Said<wire::Beat>,
 ) -> ApiResult<Json<BeatReply>> {
     let _permit = state.permits.sidecar()?;
-    let wire::Beat { leases, workers, wait_ms } = said;
+    let wire::Beat { leases, mut workers, wait_ms } = said;
+    bounds::listed("leases", leases.len(), bounds::LISTED)?;
+    bounds::listed("workers", workers.len(), bounds::LISTED)?;
+    workers.iter_mut().for_each(|worker| bounds::report(&mut worker.report));
     let request = BeatRequest { owner: sidecar.owner, leases, workers, wait: wire::wait(wait_ms) };
     let reply = tokio::select! {
         // Whether it was renewed is not known: the sidecar asks another server.
@@ -250,7 +278,9 @@ pub(crate) async fn beat(
         reply = state.store.beat(request) => reply.map_err(of_lease)?,
     };
     for lease in &reply.lost {
-        state.live.forget(&state.hub, lease.task);
+        // A stranger's word does not end what readers follow.
+        state.live.lost(&state.hub, lease.task, sidecar.owner);
+        state.live.deliveries.forget(*lease);
     }
     Ok(Json(reply))
 }
@@ -273,14 +303,14 @@ pub(crate) async fn end(
     sidecar: Sidecar,
     Said(said): Said<wire::End>,
 ) -> ApiResult<Json<EndReply>> {
-    let wire::End { lease, ending } = said;
-    if let Some(result) = ending.result()
-        && let Some(file) = result.files.iter().find(|file| !is_own(&file.key, lease))
-    {
-        return Err(foreign_file(&file.key));
+    let wire::End { lease, mut ending } = said;
+    bounds::ending(&mut ending);
+    if let Some(result) = ending.result() {
+        check_files(&state, &sidecar, lease, &result.files).await?;
     }
     let reply = state.store.end(sidecar.owner, lease, ending).await.map_err(of_lease)?;
     state.live.forget(&state.hub, lease.task);
+    state.live.deliveries.forget(lease);
     Ok(Json(reply))
 }
 
@@ -313,12 +343,40 @@ pub(crate) async fn harm(
             return Err(ApiError::invalid(field, format!("{field} has more than {LONGEST_WORD} bytes")));
         }
     }
-    current(&state, sidecar, lease).await?;
+    current(&state, &sidecar, lease).await?;
     let harmed = state.store.note_harm(lease.task, Some(lease.fence), harm).await.map_err(of_lease)?;
     if harmed.set_aside {
         state.live.forget(&state.hub, lease.task);
     }
     Ok(Json(harmed))
+}
+
+/// The files of a result must be those that were delivered under its lease, as they were.
+async fn check_files(
+    state: &AppState,
+    sidecar: &Sidecar,
+    lease: LeaseRef,
+    files: &[OutputFile],
+) -> ApiResult<()> {
+    let most = state.limits.task_files;
+    if files.len() > most as usize {
+        let error = format!("a task may have {most} output files");
+        return Err(ApiError::over_limit("tasks.max_output_files", error).task(lease.task));
+    }
+    if let Some(file) = files.iter().find(|file| !is_own(&file.key, lease)) {
+        return Err(foreign_file(&file.key));
+    }
+    let unknown = state.live.deliveries.unknown(lease, files);
+    // A report that is repeated, or comes too late, changes nothing: the store has the answer, and the files may be gone.
+    if unknown.is_empty() || current(state, sidecar, lease).await.is_err() {
+        return Ok(());
+    }
+    for file in unknown.into_iter().filter_map(|n| files.get(n)) {
+        if !is_stored(&state.files, file).await? {
+            return Err(foreign_file(&file.key));
+        }
+    }
+    Ok(())
 }
 
 /// Give a task back before ComfyUI began
@@ -338,7 +396,18 @@ pub(crate) async fn give_back(
     sidecar: Sidecar,
     Said(said): Said<wire::GiveBack>,
 ) -> ApiResult<Json<EndReply>> {
-    let reply = state.preflight.give_back(sidecar.owner, said.lease, said.learnt).await.map_err(of_lease)?;
+    let learnt = match said.learnt {
+        Some(learnt) => {
+            current(&state, &sidecar, said.lease).await?;
+            let input = state.store.input(said.lease.task).await.map_err(of_lease)?;
+            let workflow = input.ok_or(StoreError::Fenced)?.workflow;
+            let found = tokio::task::spawn_blocking(move || bounds::learnt(learnt, &workflow)).await;
+            Some(found.map_err(|error| ApiError::internal(error.to_string()))??)
+        }
+        None => None,
+    };
+    let reply = state.preflight.give_back(sidecar.owner, said.lease, learnt).await.map_err(of_lease)?;
+    state.live.deliveries.forget(said.lease);
     state.live.forget(&state.hub, said.lease.task);
     Ok(Json(reply))
 }
@@ -349,37 +418,8 @@ fn gateway(state: &AppState) -> Option<String> {
 }
 
 /// What the submitter keeps with its task is not for those who run it.
-fn for_sidecars(mut claim: Claim) -> Claim {
+fn shown(mut claim: Claim, sidecar: &Sidecar) -> Claim {
     claim.task.metadata = None;
+    claim.lease.owner = sidecar.shown(claim.lease.owner);
     claim
-}
-
-/// Whether a file was delivered under this lease: its key says so. Without this, a result could name any file there is.
-fn is_own(key: &str, lease: LeaseRef) -> bool {
-    let folder = FileKey::outputs_of(lease.task.0);
-    let within = key.strip_prefix(folder.as_str()).and_then(|rest| rest.strip_prefix('/'));
-    let attempt = within.and_then(|rest| rest.split_once('/')).map(|(attempt, _)| attempt);
-    attempt
-        .and_then(|attempt| attempt.split_once('-'))
-        .is_some_and(|(_, fence)| fence == lease.fence.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use remuda_core::{Fence, TaskId};
-
-    use super::*;
-
-    #[test]
-    fn a_result_has_no_files_but_its_own() {
-        let lease = LeaseRef { task: TaskId::new(), fence: Fence(12) };
-        let key = |task: TaskId, fence| FileKey::output(task.0, 3, fence, 0, "a.png").to_string();
-        assert!(is_own(&key(lease.task, 12), lease));
-        assert!(!is_own(&key(lease.task, 1), lease), "delivered under an older lease");
-        assert!(!is_own(&key(lease.task, 2), lease));
-        assert!(!is_own(&key(TaskId::new(), 12), lease), "of another task");
-        for key in ["", "assets/aa/aaaa", "outputs", &format!("outputs/{}", lease.task)] {
-            assert!(!is_own(key, lease), "{key}");
-        }
-    }
 }

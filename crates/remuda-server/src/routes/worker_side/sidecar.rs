@@ -3,11 +3,12 @@
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use remuda_core::{Lease, LeaseRef, OwnerId};
+use remuda_core::{KeyId, Lease, LeaseRef, OwnerId, Tenant};
 use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::Error as StoreError;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 use crate::access::WorkerCaller;
 use crate::error::{ApiError, ApiResult};
@@ -15,19 +16,35 @@ use crate::extract::{read_body, read_json};
 use crate::state::AppState;
 
 /// A process elsewhere that drives workers. Its key has the scope `worker`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Sidecar {
+    /// Who it is here: made of its key and the id that it tells.
     pub(super) owner: OwnerId,
+    /// The id that it tells.
+    told: OwnerId,
+    /// Its key; all zeros before there are keys.
+    pub(super) key: KeyId,
+    /// Whose key that is.
+    pub(super) tenant: Tenant,
 }
 
-impl<S: Sync> FromRequestParts<S> for Sidecar {
+impl FromRequestParts<AppState> for Sidecar {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let WorkerCaller(caller) = WorkerCaller::from_request_parts(parts, state).await?;
-        let owner = owner(&parts.headers)?;
-        tracing::trace!(tenant = %caller.tenant, %owner, path = parts.uri.path(), "a sidecar asks");
-        Ok(Self { owner })
+        let told = owner(&parts.headers)?;
+        let key = caller.key_id().unwrap_or(KeyId(Uuid::nil()));
+        let owner = state.live.owners.of(&*state.store, key, told).await?;
+        tracing::trace!(tenant = %caller.tenant, %key, %owner, path = parts.uri.path(), "a sidecar asks");
+        Ok(Self { owner, told, key, tenant: caller.tenant })
+    }
+}
+
+impl Sidecar {
+    /// An owner as the sidecar knows it: itself by the id that it tells, all others as nobody.
+    pub(super) fn shown(&self, owner: OwnerId) -> OwnerId {
+        if owner == self.owner { self.told } else { OwnerId(Uuid::nil()) }
     }
 }
 
@@ -67,7 +84,7 @@ pub(super) fn of_lease(error: StoreError) -> ApiError {
 }
 
 /// The lease, if it is the sidecar's at this moment.
-pub(super) async fn current(state: &AppState, sidecar: Sidecar, lease: LeaseRef) -> ApiResult<Lease> {
+pub(super) async fn current(state: &AppState, sidecar: &Sidecar, lease: LeaseRef) -> ApiResult<Lease> {
     match state.store.lease(lease.task).await.map_err(of_lease)? {
         Some(found) if found.fence == lease.fence && found.owner == sidecar.owner => Ok(found),
         _ => Err(StoreError::Fenced.into()),
@@ -77,6 +94,6 @@ pub(super) async fn current(state: &AppState, sidecar: Sidecar, lease: LeaseRef)
 /// A file of a result that was not delivered under the lease that reports it.
 pub(super) fn foreign_file(key: &str) -> ApiError {
     let key: String = key.chars().take(120).collect();
-    let error = format!("the result names the file {key}, which was not delivered under this lease");
+    let error = format!("the result names the file {key}, which was not delivered so under this lease");
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "foreign_file", error).field("ending.result.files")
 }

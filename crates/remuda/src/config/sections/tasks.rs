@@ -75,8 +75,36 @@ static MAX_OUTPUT_SIZE: Setting = Setting {
     ..Setting::BASE
 };
 
-pub(super) const SETTINGS: &[&Setting] =
-    &[&TIMEOUT, &MAX_RETRIES, &PRIORITY, &LEASE, &DRAIN, &MAX_OUTPUT_SIZE];
+static MAX_OUTPUT_FILES: Setting = Setting {
+    name: "tasks.max_output_files",
+    env: &["REMUDA_MAX_OUTPUT_FILES"],
+    default: "10000",
+    shape: Shape::Number,
+    range: (1, 1_000_000),
+    help: "How many output files one task may bring back from a worker elsewhere",
+    ..Setting::BASE
+};
+
+static MAX_OUTPUT_TOTAL: Setting = Setting {
+    name: "tasks.max_output_total",
+    env: &["REMUDA_MAX_OUTPUT_TOTAL"],
+    default: "1TiB",
+    shape: Shape::Size,
+    range: (1, 1 << 50),
+    help: "How large those files may be together",
+    ..Setting::BASE
+};
+
+pub(super) const SETTINGS: &[&Setting] = &[
+    &TIMEOUT,
+    &MAX_RETRIES,
+    &PRIORITY,
+    &LEASE,
+    &DRAIN,
+    &MAX_OUTPUT_SIZE,
+    &MAX_OUTPUT_FILES,
+    &MAX_OUTPUT_TOTAL,
+];
 
 /// What holds for a task that does not say otherwise, and how tasks are run.
 #[derive(Debug, Clone)]
@@ -93,6 +121,10 @@ pub(crate) struct Tasks {
     pub(crate) drain: Duration,
     /// Largest output file in bytes: `REMUDA_MAX_OUTPUT_SIZE`, 8 GiB.
     pub(crate) max_output_size: u64,
+    /// Output files of a task on a worker elsewhere: `REMUDA_MAX_OUTPUT_FILES`, 10,000.
+    pub(crate) max_output_files: u32,
+    /// Their bytes together: `REMUDA_MAX_OUTPUT_TOTAL`, 1 TiB.
+    pub(crate) max_output_total: u64,
 }
 
 impl Tasks {
@@ -104,6 +136,8 @@ impl Tasks {
             lease: from.get::<Span, _>(&LEASE)?.0,
             drain: from.get::<Span, _>(&DRAIN)?.0,
             max_output_size: from.get::<Size, _>(&MAX_OUTPUT_SIZE)?.0,
+            max_output_files: from.get(&MAX_OUTPUT_FILES)?,
+            max_output_total: from.get::<Size, _>(&MAX_OUTPUT_TOTAL)?.0,
         })
     }
 }

@@ -1,0 +1,183 @@
+//! What sidecars delivered: how much under each lease, and whether a result names exactly that.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt as _;
+use remuda_core::{LeaseRef, OutputFile, Sha256};
+use remuda_files::{FileKey, Files};
+use sha2::Digest as _;
+use tokio::time::Instant;
+
+/// Leases of which deliveries are remembered. Each sidecar has one or two for each worker.
+const MOST: usize = 10_000;
+
+/// A larger file that was not delivered to this process is not read again for its hash; its size must be right.
+const READ_AGAIN: u64 = 1 << 30;
+
+/// One file that arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Arrived {
+    pub(super) key: FileKey,
+    pub(super) size: u64,
+    pub(super) sha256: Sha256,
+}
+
+/// What arrived under one lease, by the number of the file.
+#[derive(Debug)]
+struct Under {
+    files: HashMap<u32, Arrived>,
+    touched: Instant,
+}
+
+/// What arrived in this process. Another one, or the one before a restart, may have taken files of the same lease.
+#[derive(Debug, Default)]
+pub(super) struct Deliveries {
+    under: Mutex<HashMap<LeaseRef, Under>>,
+}
+
+impl Deliveries {
+    fn under(&self) -> MutexGuard<'_, HashMap<LeaseRef, Under>> {
+        self.under.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many bytes arrived under a lease, this file left out: what comes under its number replaces it.
+    pub(super) fn bytes_beside(&self, lease: LeaseRef, n: u32) -> u64 {
+        let under = self.under();
+        let files = under.get(&lease).into_iter().flat_map(|under| &under.files);
+        files.filter(|(number, _)| **number != n).map(|(_, file)| file.size).sum()
+    }
+
+    /// A file arrived. What it replaces, when that had another name: it must go.
+    pub(super) fn arrived(&self, lease: LeaseRef, n: u32, file: Arrived) -> Option<FileKey> {
+        let mut under = self.under();
+        if under.len() >= MOST
+            && !under.contains_key(&lease)
+            && let Some(oldest) = under.iter().min_by_key(|(_, one)| one.touched).map(|(lease, _)| *lease)
+        {
+            under.remove(&oldest);
+        }
+        let entry =
+            under.entry(lease).or_insert_with(|| Under { files: HashMap::new(), touched: Instant::now() });
+        entry.touched = Instant::now();
+        let key = file.key.clone();
+        entry.files.insert(n, file).map(|before| before.key).filter(|before| *before != key)
+    }
+
+    /// The lease is over.
+    pub(super) fn forget(&self, lease: LeaseRef) {
+        self.under().remove(&lease);
+    }
+
+    /// The files of a result that did not arrive here as the result says. Another process may know them.
+    pub(super) fn unknown(&self, lease: LeaseRef, files: &[OutputFile]) -> Vec<usize> {
+        let under = self.under();
+        let arrived: HashMap<&str, &Arrived> = under
+            .get(&lease)
+            .into_iter()
+            .flat_map(|under| under.files.values())
+            .map(|file| (file.key.as_str(), file))
+            .collect();
+        let is_known = |file: &OutputFile| {
+            let found = arrived.get(file.key.as_str());
+            found.is_some_and(|found| {
+                i64::try_from(found.size) == Ok(file.size) && found.sha256 == file.sha256
+            })
+        };
+        files.iter().enumerate().filter(|(_, file)| !is_known(file)).map(|(n, _)| n).collect()
+    }
+}
+
+/// Whether a file of a result is in the file store as the result says.
+pub(super) async fn is_stored(files: &Files, file: &OutputFile) -> remuda_files::Result<bool> {
+    let Ok(key) = FileKey::parse(&file.key) else { return Ok(false) };
+    let size = files.size(&key).await?;
+    let Some(size) = size.filter(|size| i64::try_from(*size) == Ok(file.size)) else { return Ok(false) };
+    if size > READ_AGAIN {
+        return Ok(true);
+    }
+    let mut content = files.get(&key, None).await?.stream;
+    let mut hash = sha2::Sha256::new();
+    while let Some(chunk) = content.next().await {
+        hash.update(&chunk?);
+    }
+    Ok(Sha256(hash.finalize().into()) == file.sha256)
+}
+
+/// Whether a file was delivered under this lease: its key says so. Without this, a result could name any file there is.
+pub(super) fn is_own(key: &str, lease: LeaseRef) -> bool {
+    let folder = FileKey::outputs_of(lease.task.0);
+    // A key that we did not make could lead out of the folder that it begins with.
+    let Ok(parsed) = FileKey::parse(key) else { return false };
+    let within = parsed.as_str().strip_prefix(folder.as_str()).and_then(|rest| rest.strip_prefix('/'));
+    let Some((attempt, name)) = within.and_then(|rest| rest.split_once('/')) else { return false };
+    let own = attempt.split_once('-').is_some_and(|(attempt, fence)| {
+        attempt.parse().is_ok_and(|number: u32| number.to_string() == attempt)
+            && fence == lease.fence.to_string()
+    });
+    own && !name.contains('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::{Fence, TaskId};
+
+    use super::*;
+
+    #[test]
+    fn a_result_has_no_files_but_its_own() {
+        let lease = LeaseRef { task: TaskId::new(), fence: Fence(12) };
+        let key = |task: TaskId, fence| FileKey::output(task.0, 3, fence, 0, "a.png").to_string();
+        assert!(is_own(&key(lease.task, 12), lease));
+        assert!(!is_own(&key(lease.task, 1), lease), "delivered under an older lease");
+        assert!(!is_own(&key(lease.task, 2), lease));
+        assert!(!is_own(&key(TaskId::new(), 12), lease), "of another task");
+        let own = format!("outputs/{}", lease.task);
+        let (other, old) = (TaskId::new(), format!("{own}/2-11/000-a.png"));
+        let bad = [
+            String::new(),
+            "assets/aa/aaaa".to_owned(),
+            "outputs".to_owned(),
+            own.clone(),
+            old,
+            format!("{own}/3-12"),
+            format!("{own}/3-12/"),
+            format!("{own}/3-12/../../../assets/aa/aaaa"),
+            format!("{own}/3-12/../../{other}/1-1/000-a.png"),
+            format!("{own}/3-12/./000-a.png"),
+            format!("{own}/3-12//000-a.png"),
+            format!("{own}/3-12/folder/000-a.png"),
+            format!("{own}/3-12/%2e%2e/a.png"),
+            format!("{own}/3-12/..%2fa.png"),
+            format!("{own}/3-12/..\\a.png"),
+            format!("{own}/x-12/000-a.png"),
+            format!("{own}/-12/000-a.png"),
+            format!("{own}/03-12/000-a.png"),
+            format!("{own}/+3-12/000-a.png"),
+            format!("{own}/3-12/000-a\0.png"),
+            format!("/{own}/3-12/000-a.png"),
+            format!("{own}/3-12/.remuda-installation"),
+        ];
+        for key in bad {
+            assert!(!is_own(&key, lease), "{key}");
+        }
+    }
+
+    #[test]
+    fn what_replaces_a_file_counts_once() {
+        let deliveries = Deliveries::default();
+        let lease = LeaseRef { task: TaskId::new(), fence: Fence(1) };
+        let file = |name: &str, size| Arrived {
+            key: FileKey::output(lease.task.0, 1, 1, 0, name),
+            size,
+            sha256: Sha256::of(name.as_bytes()),
+        };
+        assert_eq!(deliveries.arrived(lease, 0, file("a", 10)), None);
+        assert_eq!(deliveries.arrived(lease, 0, file("a", 20)), None, "the same name is overwritten");
+        assert_eq!(deliveries.arrived(lease, 0, file("b", 5)), Some(file("a", 20).key), "another is removed");
+        deliveries.arrived(lease, 1, file("c", 7));
+        assert_eq!((deliveries.bytes_beside(lease, 0), deliveries.bytes_beside(lease, 2)), (7, 12));
+        deliveries.forget(lease);
+        assert_eq!(deliveries.bytes_beside(lease, 2), 0);
+    }
+}

@@ -37,7 +37,16 @@ fn everything(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn assert_closed(data: &Path) {
-    for name in ["", "remuda.db", "remuda.db-wal", "remuda.db-shm", "remuda.db.lock", "owner", "secret-key", "keys.sock"] {
+    for name in [
+        "",
+        "remuda.db",
+        "remuda.db-wal",
+        "remuda.db-shm",
+        "remuda.db.lock",
+        "owner",
+        "secret-key",
+        "keys.sock",
+    ] {
         let path = data.join(name);
         let mode = std::fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{name}: {error}")).mode();
         assert_eq!(mode & 0o077, 0, "{name} has the mode {mode:o}");

@@ -43,6 +43,15 @@ pub(crate) enum Way {
     Folders,
 }
 
+/// A directory that we make is for the user who runs us. One that is there keeps its mode: somebody else may be meant to
+/// read it.
+fn make(path: &Path) -> io::Result<()> {
+    let mut folder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+    folder.recursive(true).create(path)
+}
+
 impl Directory {
     /// Makes the directory when it is missing.
     pub(crate) fn open(path: &Path, trouble: Trouble) -> Result<Self> {
@@ -50,7 +59,7 @@ impl Directory {
             location: trouble.location().to_owned(),
             reason: format!("cannot make or open the directory: {error}"),
         };
-        fs::create_dir_all(path).map_err(bad)?;
+        make(path).map_err(bad)?;
         let root = fs::canonicalize(path).map_err(bad)?;
         Ok(Self { root, claimed: Arc::default(), trouble })
     }

@@ -10,6 +10,9 @@ use remuda_runner::preflight::{PreflightError, Refusal, RefusalKind};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// The code of a task that brings a secret while there is no key to keep it with.
+pub(crate) const SECRET_KEY_NEEDED: &str = "secret_key_needed";
+
 /// A result of a handler.
 pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
@@ -179,7 +182,7 @@ impl From<remuda_store::Error> for ApiError {
                 .field("Idempotency-Key")
                 .task(task),
             Error::NoSecretKey { field } => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "secret_key_needed", text)
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, SECRET_KEY_NEEDED, text)
                     .field(format!("extra_data.{field}"))
             }
             Error::Fenced => Self::new(StatusCode::CONFLICT, "fenced", text),

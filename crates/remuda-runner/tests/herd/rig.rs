@@ -160,6 +160,7 @@ fn prepare() -> tempfile::TempDir {
 
 fn store_options(owner: OwnerId) -> Options {
     let mut options = Options::new(owner);
+    options.secrets = remuda_store::Keyring::parse(&"11".repeat(32)).expect("a key");
     options.settle = Duration::ZERO;
     options.policy.backoff = Duration::from_millis(50);
     options.policy.avoid = Duration::from_millis(200);

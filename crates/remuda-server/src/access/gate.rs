@@ -97,10 +97,10 @@ pub(crate) async fn gate(
             if let Some(wrong) = wrong {
                 failed(&state, address, wrong.way.as_str(), &wrong.key).await?;
             }
-            return match page && error.status == StatusCode::UNAUTHORIZED {
-                true => Ok(page::ask(error, false)),
-                false => Err(error),
-            };
+            if page && error.status == StatusCode::UNAUTHORIZED {
+                return Ok(page::ask(error, false));
+            }
+            return Err(error);
         }
     };
     let admission = caller.admission().clone();

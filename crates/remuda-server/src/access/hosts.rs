@@ -183,6 +183,31 @@ mod tests {
     }
 
     #[test]
+    fn where_everybody_may_ask_names_of_others_still_count_for_nothing() {
+        let hosts = Hosts {
+            insecure: true,
+            names: ["gpu.example".to_owned()].into(),
+            origins: ["*".to_owned()].into(),
+            own: BTreeSet::new(),
+        };
+        let check = |host: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+            headers.insert(header::ORIGIN, HeaderValue::from_str(&format!("http://{host}")).unwrap());
+            let peer = "192.168.1.7".parse().unwrap();
+            hosts.check(peer, &Uri::from_static("/prompt"), &headers).map_err(|error| error.body.code)
+        };
+        for host in
+            ["192.168.1.2:8080", "[fd00::1]:8080", "remuda:8080", "box.local", "gpu.example", "localhost"]
+        {
+            assert_eq!(check(host), Ok(()), "{host}");
+        }
+        for host in ["evil.example", "evil.example:8080", "192.168.1.2.evil.example", ""] {
+            assert_eq!(check(host), Err("foreign_host"), "{host}");
+        }
+    }
+
+    #[test]
     fn what_a_browser_adds_by_itself_counts_only_for_our_own_pages() {
         let hosts = Hosts {
             insecure: false,

@@ -10,6 +10,7 @@
 mod access;
 mod assets;
 mod bad_input;
+mod browsers;
 mod cancel;
 mod events;
 mod health;
@@ -22,6 +23,8 @@ mod preflight;
 mod record;
 mod relay;
 mod retry;
+mod revoked;
+mod secrets;
 mod shutdown;
 mod submit;
 mod support;

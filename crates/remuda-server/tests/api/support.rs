@@ -14,7 +14,9 @@ use remuda_files::{FileKey, Files, Location};
 use remuda_runner::frames::FrameHub;
 use remuda_server::keys_socket::{KeyReply, KeyRequest, perform};
 use remuda_server::{Addresses, Server, ServerOptions};
-use remuda_store::{Acquired, BeatRequest, ClaimRequest, LeaseBeat, Options, SqliteStore, Store, WorkerBeat};
+use remuda_store::{
+    Acquired, BeatRequest, ClaimRequest, Keyring, LeaseBeat, Options, SqliteStore, Store, WorkerBeat,
+};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -50,6 +52,7 @@ impl Ground {
         let dir = TempDir::new().unwrap();
         let owner = OwnerId(Uuid::new_v4());
         let mut options = Options::new(owner);
+        options.secrets = Keyring::parse(&Keyring::generate()).unwrap();
         change(&mut options);
         let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.unwrap();
         let files = Files::open(&Location::directory(dir.path().join("files"))).unwrap();
@@ -96,6 +99,8 @@ impl Gateway {
         options.advertise = Some(url.parse().unwrap());
         options.owner = Some(ground.owner);
         options.addresses = ground.addresses.clone();
+        // Tests show many wrong keys, and are not to be slowed.
+        options.limits.login_delay = Duration::ZERO;
         change(&mut options);
         let stop = CancellationToken::new();
         let running = tokio::spawn(Server::new(options).run(listener, stop.clone()));

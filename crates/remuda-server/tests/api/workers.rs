@@ -83,3 +83,27 @@ async fn what_a_worker_renders_is_shown_to_its_tenant_only() {
         }
     }
 }
+
+#[tokio::test]
+async fn where_a_worker_is_only_administrators_see() {
+    let ground = Ground::new().await;
+    let reader = ground.key("mine", &[Scope::Submit, Scope::Read]).await;
+    let admin = ground.key("ops", &[Scope::Admin]).await;
+    let gateway = Gateway::on(ground, |_| {}).await;
+    let endpoint = "http://10.20.30.40:8199";
+    let worker = Worker::join_at(&gateway.ground, "gpu-1", endpoint, None).await;
+    let reason = format!("{endpoint}/queue did not answer: connect to 10.20.30.40:8199 was refused");
+    worker
+        .report(WorkerReport { health: Health::Unreachable, reason: Some(reason), ..WorkerReport::default() })
+        .await;
+    for path in ["/api/v1/workers/gpu-1", "/api/v1/workers"] {
+        let view = json(gateway.get(path).bearer_auth(&admin).send().await.unwrap(), 200).await;
+        let view = view["workers"].get(0).unwrap_or(&view);
+        assert_eq!((&view["endpoint"], &view["port"]), (&endpoint.into(), &8199.into()));
+        let view = json(gateway.get(path).bearer_auth(&reader).send().await.unwrap(), 200).await;
+        assert!(!view.to_string().contains("10.20.30.40"), "{view}");
+        let view = view["workers"].get(0).unwrap_or(&view);
+        assert_eq!((&view["endpoint"], &view["port"]), (&value!(null), &value!(null)));
+        assert_eq!(view["reason"], "the worker/queue did not answer: connect to the worker was refused");
+    }
+}

@@ -106,6 +106,7 @@ impl Instance {
         options.defaults.max_retries = i32::try_from(settings.tasks.max_retries).unwrap_or(i32::MAX);
         options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
         options.limits.body = settings.server.body_limit;
+        options.limits.login_failures = settings.server.login_failures;
         options.limits.output = settings.tasks.max_output_size;
         options.limits.task_files = settings.tasks.max_output_files;
         options.limits.task_outputs = settings.tasks.max_output_total;

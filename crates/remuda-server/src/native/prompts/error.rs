@@ -6,7 +6,7 @@ use http::StatusCode;
 use remuda_runner::preflight::{PreflightError, Words};
 use serde_json::{Map, Value, json};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, SECRET_KEY_NEEDED};
 
 /// An answer that is not the one that was hoped for, as ComfyUI words it:
 /// `{"error": {type, message, details, extra_info}, "node_errors": {}}`.
@@ -87,6 +87,11 @@ impl From<Words> for NativeError {
 impl From<ApiError> for NativeError {
     fn from(error: ApiError) -> Self {
         let body = &error.body;
+        if body.code == SECRET_KEY_NEEDED {
+            // ComfyUI refuses what is in a prompt with 400, whatever it is.
+            let new = Self::refused(body.code, "A secret cannot be kept", body.error.clone());
+            return Self { inner: Some(Box::new(error)), ..new };
+        }
         let new = Self::refused(body.code, body.error.clone(), body.detail.clone().unwrap_or_default());
         Self { status: error.status, inner: Some(Box::new(error)), ..new }
     }
@@ -94,12 +99,6 @@ impl From<ApiError> for NativeError {
 
 impl From<remuda_store::Error> for NativeError {
     fn from(error: remuda_store::Error) -> Self {
-        if let remuda_store::Error::NoSecretKey { field } = &error {
-            let field = format!("extra_data.{field}");
-            let mut refused = Self::refused("secret_key_needed", "Secrets cannot be kept", error.to_string());
-            refused.extra_info.insert("field".to_owned(), field.into());
-            return refused;
-        }
         ApiError::from(error).into()
     }
 }

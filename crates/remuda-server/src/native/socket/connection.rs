@@ -169,8 +169,10 @@ impl Out {
     }
 
     async fn farewell(&mut self, code: u16) {
+        // Who was sent out does not stay because it does not read.
+        let time = if code == NOT_ALLOWED { FAREWELL / 5 } else { FAREWELL };
         let close = Message::Close(Some(CloseFrame { code, reason: "".into() }));
-        drop(tokio::time::timeout(FAREWELL, self.out.send(close)).await);
+        drop(tokio::time::timeout(time, self.out.send(close)).await);
     }
 }
 

@@ -87,8 +87,28 @@ static FRONTEND: Setting = Setting {
     ..Setting::BASE
 };
 
-pub(super) const SETTINGS: &[&Setting] =
-    &[&LISTEN, &DATA, &INSECURE, &CORS_ORIGINS, &ALLOWED_HOSTS, &BODY_LIMIT, &ADVERTISE, &FRONTEND];
+static LOGIN_FAILURES: Setting = Setting {
+    name: "server.login_failures",
+    env: &["REMUDA_LOGIN_FAILURES"],
+    flags: &[flag("login-failures", "N", SERVE)],
+    default: "20",
+    shape: Shape::Number,
+    range: (1, 1_000_000),
+    help: "Wrong keys of one address within a minute, before the answers to further ones are held back for 1 s",
+    ..Setting::BASE
+};
+
+pub(super) const SETTINGS: &[&Setting] = &[
+    &LISTEN,
+    &DATA,
+    &INSECURE,
+    &CORS_ORIGINS,
+    &ALLOWED_HOSTS,
+    &BODY_LIMIT,
+    &ADVERTISE,
+    &FRONTEND,
+    &LOGIN_FAILURES,
+];
 
 /// The API and the data directory.
 #[derive(Debug, Clone)]
@@ -109,6 +129,8 @@ pub(crate) struct Server {
     pub(crate) advertise: Option<Url>,
     /// The folder of ComfyUI's own page: `REMUDA_FRONTEND`, not set.
     pub(crate) frontend: Option<PathBuf>,
+    /// Wrong keys of one address within a minute: `REMUDA_LOGIN_FAILURES`, 20.
+    pub(crate) login_failures: u32,
 }
 
 impl Server {
@@ -129,6 +151,7 @@ impl Server {
             allowed_hosts: from.list(&ALLOWED_HOSTS)?,
             body_limit: from.get::<Size, _>(&BODY_LIMIT)?.0,
             advertise,
+            login_failures: from.get(&LOGIN_FAILURES)?,
             frontend: Some(from.text(&FRONTEND)).filter(|text| !text.is_empty()).map(PathBuf::from),
         })
     }

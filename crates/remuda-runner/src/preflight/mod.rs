@@ -202,9 +202,8 @@ impl Preflight {
         let (store, case, uploads) =
             (Arc::clone(&self.store), Arc::clone(case), verdict.upload_inputs.clone());
         let runtime = tokio::runtime::Handle::current();
-        let find = move || {
-            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads))
-        };
+        let find =
+            move || runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads));
         self.pool.run(work.clone(), find).await?
     }
 }

@@ -21,6 +21,9 @@ use crate::version::Capabilities;
 /// Body excerpts in errors are cut to this many bytes: enough to read, not enough to flood a log.
 const EXCERPT: usize = 2_000;
 
+/// Longer answers are read on a thread that may take its time.
+const LARGE: usize = 256 << 10;
+
 /// Settings of a [`Client`].
 ///
 /// ```
@@ -452,9 +455,18 @@ impl Call {
     }
 
     /// The answer as JSON.
-    pub(crate) async fn read<T: DeserializeOwned>(&self) -> Result<T> {
+    pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(&self) -> Result<T> {
         let bytes = self.bytes().await?;
-        self.parse(&bytes)
+        if bytes.len() <= LARGE {
+            return self.parse(&bytes);
+        }
+        // A history of megabytes takes its time, and others wait for the runtime's threads.
+        let text = bytes.clone();
+        match tokio::task::spawn_blocking(move || lenient::from_slice(&text)).await {
+            Ok(read) => read.map_err(|error| self.not_understood(&error, &bytes)),
+            // Only a runtime that ends, or a panic, cancels such work.
+            Err(error) => Err(self.not_understood(&error, &bytes)),
+        }
     }
 
     /// The body of a good answer.
@@ -467,17 +479,16 @@ impl Call {
     }
 
     pub(crate) fn parse<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
-        lenient::from_slice(bytes).map_err(|error| Error::Protocol {
-            what: self.name(),
-            detail: format!(
-                "{error}; it begins {:?}",
-                excerpt(&String::from_utf8_lossy(&bytes[..bytes.len().min(120)]))
-            ),
-        })
+        lenient::from_slice(bytes).map_err(|error| self.not_understood(&error, bytes))
+    }
+
+    fn not_understood(&self, error: &dyn fmt::Display, bytes: &[u8]) -> Error {
+        let begins = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
+        Error::Protocol { what: self.name(), detail: format!("{error}; it begins {:?}", excerpt(&begins)) }
     }
 
     /// As [`Call::read`], with 404 as `None`.
-    pub(crate) async fn read_if_there<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+    pub(crate) async fn read_if_there<T: DeserializeOwned + Send + 'static>(&self) -> Result<Option<T>> {
         match self.read().await {
             Ok(value) => Ok(Some(value)),
             Err(Error::Status { status: StatusCode::NOT_FOUND, .. }) => Ok(None),

@@ -62,6 +62,7 @@ impl Report {
             ("cancelled".to_owned(), verdict.cancelled.to_string()),
             ("**lost**".to_owned(), verdict.lost.to_string()),
             ("**executions beyond one, without a stated reason**".to_owned(), verdict.duplicates.to_string()),
+            ("**set aside as harmful**".to_owned(), verdict.set_aside.to_string()),
             ("executions repeated, for a stated reason".to_owned(), counted(&reasons)),
             ("executions after an error of the task's own".to_owned(), verdict.retries.to_string()),
             ("adoptions".to_owned(), verdict.adoptions.to_string()),

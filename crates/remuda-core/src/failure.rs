@@ -127,7 +127,13 @@ impl From<Failure> for Written {
     fn from(failure: Failure) -> Self {
         let Failure { class, message, node_id, details } = failure;
         let harmful = class == FailureClass::Harmful;
-        Self { class: if harmful { FailureClass::Validation } else { class }, harmful, message, node_id, details }
+        Self {
+            class: if harmful { FailureClass::Validation } else { class },
+            harmful,
+            message,
+            node_id,
+            details,
+        }
     }
 }
 

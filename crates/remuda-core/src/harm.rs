@@ -89,7 +89,8 @@ pub fn failure(incidents: &[Harm]) -> Failure {
         "set aside: Remuda's own work on its graph did harm {count} times; the last time, {work} {became}. \
          The graph is never taken up again; submit a smaller or simpler one"
     );
-    let shown = |harm: &Harm| json!({"kind": harm.kind, "work": harm.work, "process": harm.process, "at": harm.at});
+    let shown =
+        |harm: &Harm| json!({"kind": harm.kind, "work": harm.work, "process": harm.process, "at": harm.at});
     let details = json!({"harm": incidents.iter().map(shown).collect::<Vec<_>>()});
     Failure { class: FailureClass::Harmful, message, node_id: None, details: Some(details) }
 }

@@ -330,7 +330,13 @@ pub fn set_aside(task: &mut Task, now: Timestamp, failure: Failure) -> Result<En
     finish(task, now, Status::Failed);
     let data = json!({"worker": task.worker, "attempt": task.attempt, "error": failure});
     let event = event(task, now, EventKind::Failed, data);
-    Ok(Ended { event, outcome: AttemptOutcome::Failed, failure: Some(failure), gpu_ms: None, discarded: false })
+    Ok(Ended {
+        event,
+        outcome: AttemptOutcome::Failed,
+        failure: Some(failure),
+        gpu_ms: None,
+        discarded: false,
+    })
 }
 
 /// Somebody asks for the end. A waiting task ends at once; a running one is marked for its holder.

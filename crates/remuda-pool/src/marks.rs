@@ -62,8 +62,7 @@ impl Marks {
     /// Writes the record of a slot.
     pub(crate) fn set(&self, slot: usize, task: Uuid, what: &str) {
         let at_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
-        let mark =
-            Mark { task, what: what.to_owned(), at_us: i64::try_from(at_us).unwrap_or(i64::MAX) };
+        let mark = Mark { task, what: what.to_owned(), at_us: i64::try_from(at_us).unwrap_or(i64::MAX) };
         self.write(slot, &written(&mark));
     }
 

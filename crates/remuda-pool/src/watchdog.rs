@@ -64,7 +64,8 @@ impl Watchdog {
         let stop = Arc::new(AtomicBool::new(false));
         let (words, said) = sync_channel(UNSAID);
         // It ends when the other one does, and is not waited for: a log that stands still must not hold up a stop.
-        let _writer = std::thread::Builder::new().name("remuda-watchlog".to_owned()).spawn(move || say(&said))?;
+        let _writer =
+            std::thread::Builder::new().name("remuda-watchlog".to_owned()).spawn(move || say(&said))?;
         let watch = Watch {
             clock: pool.clock(),
             pool: pool.clone(),
@@ -148,8 +149,11 @@ fn say(words: &Receiver<Word>) {
             Word::Still(silent, running) => {
                 let held_by: Vec<String> = running.iter().filter(|work| !work.pooled).map(named).collect();
                 let beside: Vec<String> = running.iter().filter(|work| work.pooled).map(named).collect();
-                let held_by =
-                    if held_by.is_empty() { "nothing that has a name".to_owned() } else { held_by.join(", ") };
+                let held_by = if held_by.is_empty() {
+                    "nothing that has a name".to_owned()
+                } else {
+                    held_by.join(", ")
+                };
                 tracing::error!(
                     silent_s = silent.as_secs_f64(),
                     held_by,

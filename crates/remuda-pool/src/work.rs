@@ -18,13 +18,6 @@ impl Work {
         Self { what, tenant: tenant.into(), task: None, bytes, patient: false }
     }
 
-    /// It looks at every byte once and does little with it, such as hashing: sixteen times as much stays small.
-    #[must_use]
-    pub fn light(mut self) -> Self {
-        self.bytes /= 16;
-        self
-    }
-
     /// It works on the graph of a stored task: if the process dies in the middle, that is remembered of the task.
     #[must_use]
     pub fn of_task(mut self, task: Uuid) -> Self {

@@ -203,8 +203,11 @@ mod unix {
         }
 
         fn answer(&mut self, mut guest: Guest) {
-            let answer =
-                if self.pulse.turns() { written("200 OK", ALIVE) } else { written("503 Service Unavailable", STILL) };
+            let answer = if self.pulse.turns() {
+                written("200 OK", ALIVE)
+            } else {
+                written("503 Service Unavailable", STILL)
+            };
             self.part(&mut guest, &answer);
             self.guests.push(guest);
         }

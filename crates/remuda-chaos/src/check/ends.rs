@@ -82,6 +82,7 @@ fn completed(seen: &Seen, view: &TaskView, verdict: &mut Verdict) {
 /// A failure needs a cause that the run planned.
 fn failed(seen: &Seen, view: &TaskView, evidence: &Evidence, verdict: &mut Verdict) {
     let class = view.error_class.as_deref().unwrap_or("no class");
+    verdict.set_aside += usize::from(class == "harmful");
     let lost = view.attempts.iter().filter(|attempt| attempt.outcome.as_deref() == Some("lost")).count();
     let starved = || evidence.faults.iter().any(|done| done.fault.to_string().ends_with("out_of_memory"));
     let explained = match class {

@@ -144,6 +144,8 @@ pub(crate) struct Verdict {
     pub(crate) adoptions: usize,
     /// Executions after an error of the task's own, as its retries allow.
     pub(crate) retries: usize,
+    /// Tasks that were set aside because our own work on their graphs did harm: nothing here does.
+    pub(crate) set_aside: usize,
 }
 
 impl Verdict {

@@ -39,9 +39,7 @@ impl Attempt {
         self.note(self.worker.shared.options.harm.add([incident]));
         match self.answer_for_harm().await {
             Err(close) => close,
-            Ok(()) => {
-                Close::fail(FailureClass::Lost, format!("{what} came to no end, and was given up"))
-            }
+            Ok(()) => Close::fail(FailureClass::Lost, format!("{what} came to no end, and was given up")),
         }
     }
 

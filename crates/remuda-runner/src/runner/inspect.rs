@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use comfyui::outputs::FileType;
 use comfyui::{Client, ClientId, Error, FileRef, Session, SessionOptions, Upload};
-use bytes::Bytes;
 use remuda_core::Sha256;
 use remuda_pool::{Pool, Work};
 use uuid::Uuid;

@@ -46,8 +46,7 @@ impl Attempt {
         let bytes = self.claim.input.workflow.get().len();
         let raw = self.claim.input.workflow.clone();
         let workflow = self.compute("reading a graph", bytes, || Workflow::from_raw(raw)).await?;
-        let workflow =
-            workflow.map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
+        let workflow = workflow.map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
         self.check(ready, &workflow).await?;
         let own_folder = self.worker.shared.source.manners().own_folder;
         let folder_of = own_folder.then_some(self.claim.task.id);

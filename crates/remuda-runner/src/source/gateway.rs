@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use remuda_core::transition::Ending;
 use remuda_core::{
-    ApiKey, AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
-    WorkerId, WorkerSpec,
+    ApiKey, AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Placement,
+    Requirements, Sha256, WorkerId, WorkerSpec,
 };
+use remuda_pool::{Pool, Work};
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, LeaseBeat};
 use reqwest::Method;
 use tokio::time::Instant;
@@ -55,6 +57,7 @@ const OBJECT_INFO: Duration = Duration::from_secs(60);
 pub struct GatewaySource {
     link: Arc<Link>,
     outlet: Outlet,
+    pool: Pool,
 }
 
 impl GatewaySource {
@@ -68,7 +71,14 @@ impl GatewaySource {
     pub fn new(server: &Url, key: Option<&ApiKey>, owner: OwnerId) -> Result<Self> {
         let link = Arc::new(Link::new(server, key, owner).map_err(SourceError::Refused)?);
         let outlet = Outlet::start(Arc::clone(&link));
-        Ok(Self { link, outlet })
+        Ok(Self { link, outlet, pool: Pool::default() })
+    }
+
+    /// Claims with large graphs are read on the threads of this pool.
+    #[must_use]
+    pub fn with_pool(mut self, pool: Pool) -> Self {
+        self.pool = pool;
+        self
     }
 
     /// Stops what runs in the background. Everything but live frames still works.
@@ -85,8 +95,18 @@ impl GatewaySource {
         Ok(found.lease_ms.map(Duration::from_millis))
     }
 
-    async fn repeat<T: serde::de::DeserializeOwned>(&self, ask: &Ask) -> Result<T> {
-        self.link.read(&self.link.repeat(ask, PATIENCE).await?)
+    async fn repeat<T: serde::de::DeserializeOwned + Send + 'static>(&self, ask: &Ask) -> Result<T> {
+        self.read(self.link.repeat(ask, PATIENCE).await?).await
+    }
+
+    async fn read<T: serde::de::DeserializeOwned + Send + 'static>(&self, answer: Bytes) -> Result<T> {
+        // Not refused: every worker has one at a time.
+        let work = Work::new("reading what the server says", "", answer.len()).patient();
+        let link = Arc::clone(&self.link);
+        let read = self.pool.run(work, move || link.read(&answer)).await;
+        read.unwrap_or_else(|error| {
+            Err(SourceError::Unavailable(format!("its answer was not read: {error}")))
+        })
     }
 }
 
@@ -138,7 +158,7 @@ impl Source for GatewaySource {
                     // A gateway that stops answers early; the next request should not be its last.
                     tokio::time::sleep(EARLY).await;
                 }
-                Ok(answer) => return Ok(Some(self.link.read::<wire::Claimed>(&answer)?.claim)),
+                Ok(answer) => return Ok(Some(self.read::<wire::Claimed>(answer).await?.claim)),
                 Err(Trouble::Unsent(why)) => {
                     if !backoff.pause().await {
                         return Err(SourceError::Unavailable(why));

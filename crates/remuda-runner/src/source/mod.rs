@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, Placement, Requirements, Sha256, WorkerId,
-    WorkerSpec,
+    AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, Placement, Requirements, Sha256,
+    WorkerId, WorkerSpec,
 };
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
 

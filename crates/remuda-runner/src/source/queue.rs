@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256,
-    WorkerId, WorkerSpec,
+    AttemptNo, Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements,
+    Sha256, WorkerId, WorkerSpec,
 };
 use remuda_files::{FileKey, Files};
 use remuda_store::{
@@ -37,6 +37,13 @@ impl QueueSource {
     pub fn new(store: Arc<dyn Store>, files: Files, hub: FrameHub, owner: OwnerId) -> Self {
         let preflight = Arc::new(Preflight::new(Arc::clone(&store)));
         Self { store, preflight, files, hub, owner, largest_output: LARGEST_OUTPUT }
+    }
+
+    /// Works on large graphs with the threads of this pool.
+    #[must_use]
+    pub fn with_pool(mut self, pool: remuda_pool::Pool) -> Self {
+        self.preflight = Arc::new(Preflight::new(Arc::clone(&self.store)).with_pool(pool));
+        self
     }
 
     /// Takes no larger outputs than this.

@@ -1,10 +1,11 @@
 //! `GET /api/v1/tasks/{id}`.
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::Response;
 use remuda_core::{PendingReason, Status};
 
 use crate::access::ReadCaller;
+use crate::compute::answer;
 use crate::error::{ApiResult, ErrorBody};
 use crate::extract::TaskPath;
 use crate::state::AppState;
@@ -26,11 +27,14 @@ pub(crate) async fn get(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,
     TaskPath(id): TaskPath,
-) -> ApiResult<Json<TaskView>> {
+) -> ApiResult<Response> {
     let task = state.task(&caller, id).await?;
-    let (status, reason) = (task.status, task.reason);
+    let (status, reason, tenant) = (task.status, task.reason, task.tenant.clone());
+    // About so much is said of a file; what else there is of a result is short.
+    let mut size = task.result.as_ref().map_or(0, |result| result.files.len() * 512);
     let mut view = TaskView::new(task, state.public_url.as_ref());
     if let Some(input) = state.store.input(id).await? {
+        size += input.workflow.get().len();
         view = view.with_input(input);
     }
     view = view.with_attempts(state.store.attempts(id).await?);
@@ -44,5 +48,5 @@ pub(crate) async fn get(
     {
         view = view.with_position(position);
     }
-    Ok(Json(view))
+    answer(&state, &tenant, id, size, view).await
 }

@@ -13,6 +13,7 @@ use remuda_store::Submitted;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::access::{Caller, SubmitCaller};
+use crate::compute::LIGHT;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{preferred_wait, read_body_with, read_json};
 use crate::state::AppState;
@@ -21,9 +22,6 @@ use crate::wire::{SubmitTask, TaskView, Wanted};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-
-/// To hash a text takes so much less than to read it.
-const LIGHT: usize = 16;
 
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 

@@ -43,7 +43,7 @@ pub(crate) struct TaskView {
     /// Why it, or its last attempt, failed.
     error: Option<String>,
     /// The kind of that failure: `validation`, `execution`, `out_of_memory`, `crash`, `connection`, `timeout`, `lost`,
-    /// `delivery`.
+    /// `delivery`, `harmful`.
     #[schema(value_type = Option<String>)]
     error_class: Option<&'static str>,
     /// The node at fault.

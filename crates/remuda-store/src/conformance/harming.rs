@@ -62,7 +62,10 @@ pub async fn a_waiting_task_is_set_aside(fixture: impl Fixture) {
     store.note_harm(task.id, None, harm(HarmKind::Death, 1)).await.expect("it counts");
     assert_eq!(store.note_harm(task.id, None, harm(HarmKind::Death, 2)).await.expect("it counts"), ENOUGH);
     let task = world.task(task.id).await;
-    assert_eq!((task.status, task.error.map(|error| error.class)), (Status::Failed, Some(FailureClass::Harmful)));
+    assert_eq!(
+        (task.status, task.error.map(|error| error.class)),
+        (Status::Failed, Some(FailureClass::Harmful))
+    );
     let next = world.submit(new_task()).await;
     let hand = world.hand("w").await;
     assert_eq!(hand.get().await.task.id, next.id);
@@ -100,7 +103,10 @@ pub async fn harm_told_with_a_lease_needs_that_lease(fixture: impl Fixture) {
     let refused = store.note_harm(waits.id, Some(waits.fence), harm(HarmKind::Death, 1)).await;
     assert!(matches!(refused, Err(Error::Fenced)), "{refused:?}");
     assert_eq!(store.note_harm(id, Some(fence), harm(HarmKind::Death, 1)).await.expect("it is heard"), ONCE);
-    assert_eq!(store.note_harm(id, Some(fence), harm(HarmKind::Death, 2)).await.expect("it is heard"), ENOUGH);
+    assert_eq!(
+        store.note_harm(id, Some(fence), harm(HarmKind::Death, 2)).await.expect("it is heard"),
+        ENOUGH
+    );
 }
 
 /// A cancellation that came before wins.

@@ -73,6 +73,7 @@ impl Inner {
 async fn known(transaction: &Transaction, id: TaskId) -> Result<Vec<Harm>, Fault> {
     let select = "SELECT harm FROM remuda.harm WHERE task = $1 ORDER BY at";
     let rows = transaction.query(select, &[(&id.0, Type::UUID)]).await?;
-    let read = |text: &str| serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()).into());
+    let read =
+        |text: &str| serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()).into());
     rows.iter().map(|row| read(get::<&str>(row, 0)?)).collect()
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef, NewTask, OwnerId,
-    Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
-    WorkerSpec,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef,
+    NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version,
+    Worker, WorkerId, WorkerSpec,
 };
 use tokio::sync::broadcast;
 

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Origin, Resolver};
-use super::sections::{self, Client, Files, LittleHorse, Log, Process, Server, Store, Sync, Tasks, Worker, Workers};
+use super::sections::{
+    self, Client, Files, LittleHorse, Log, Process, Server, Store, Sync, Tasks, Worker, Workers,
+};
 use super::setting::Setting;
 use super::sources::Sources;
 

@@ -96,7 +96,8 @@ impl Instance {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
-            .largest_output(settings.tasks.max_output_size);
+            .largest_output(settings.tasks.max_output_size)
+            .with_pool(process.pool.clone());
         let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
         let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease));
         let herd = Herd::start(Arc::new(source), herd_options);

@@ -53,7 +53,9 @@ pub(super) fn stop(pulse: Pulse, drain: Duration) -> io::Result<()> {
 async fn watch(pulse: Pulse, drain: Duration) {
     let mut stop = match Stop::listen() {
         Ok(stop) => stop,
-        Err(error) => return tracing::warn!(%error, "a process that does not turn cannot be stopped by a signal"),
+        Err(error) => {
+            return tracing::warn!(%error, "a process that does not turn cannot be stopped by a signal");
+        }
     };
     stop.requested().await;
     let first = Instant::now();
@@ -71,7 +73,10 @@ async fn watch(pulse: Pulse, drain: Duration) {
 
 fn end(why: &'static str) {
     let said = std::thread::spawn(move || {
-        tracing::error!(why, "the process was told to stop and does not; it is ended. Its leases stay, to be adopted");
+        tracing::error!(
+            why,
+            "the process was told to stop and does not; it is ended. Its leases stay, to be adopted"
+        );
     });
     let since = Instant::now();
     while !said.is_finished() && since.elapsed() < LAST_WORD {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use remuda_core::{Sha256, Worker};
-use remuda_runner::Version;
 use remuda_pool::{Pool, Work};
+use remuda_runner::Version;
 use remuda_store::Store;
 use tokio::sync::OnceCell;
 

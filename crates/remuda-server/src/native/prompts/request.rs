@@ -35,8 +35,7 @@ pub(super) async fn prompt(
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, permit) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
     let size = bytes.len();
-    let mut prompt =
-        state.compute("reading a prompt", &caller.tenant, size, move || read(&bytes)).await??;
+    let mut prompt = state.compute("reading a prompt", &caller.tenant, size, move || read(&bytes)).await??;
     if prompt.client.is_none() {
         prompt.client = client_in(&uri);
     }

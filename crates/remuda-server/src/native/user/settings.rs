@@ -105,7 +105,10 @@ pub(super) async fn change_one(
 async fn setting(state: &AppState, tenant: &Tenant, name: &str) -> ApiResult<Option<Box<RawValue>>> {
     let document = state.store.document(tenant, SPACE, name).await?;
     // What cannot be read is as good as not set.
-    Ok(document.and_then(|document| serde_json::from_slice(&document.bytes).ok()))
+    let Some(document) = document else { return Ok(None) };
+    let size = document.bytes.len();
+    let read = move || serde_json::from_slice(&document.bytes).ok();
+    state.compute("reading settings", tenant, size, read).await
 }
 
 async fn keep(state: &AppState, tenant: &Tenant, name: &str, value: &RawValue) -> ApiResult<()> {

@@ -13,6 +13,7 @@ use remuda_store::DocumentInfo;
 use super::listing::{self, How};
 use super::{LONGEST, LONGEST_NAME};
 use crate::access::{ReadCaller, SubmitCaller};
+use crate::compute::LIGHT;
 use crate::error::ApiResult;
 use crate::extract::{ApiPath, read_body_with};
 use crate::native::files::Pairs;
@@ -79,7 +80,10 @@ pub(super) async fn get(
     let Some(document) = state.store.document(&caller.tenant, SPACE, &path).await? else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
-    let etag = format!("\"{}\"", Sha256::of(&document.bytes));
+    let size = document.bytes.len() / LIGHT;
+    let hash = move || (Sha256::of(&document.bytes), document);
+    let (hash, document) = state.compute("hashing user data", &caller.tenant, size, hash).await?;
+    let etag = format!("\"{hash}\"");
     let mut headers = HeaderMap::new();
     headers.extend(HeaderValue::from_str(&etag).ok().map(|etag| (header::ETAG, etag)));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));

@@ -26,7 +26,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     }
     let owner = Owner::take(&settings.server.data)?;
     let process = Process::start(&settings)?;
-    let (source, connection) = connect(&settings, &link, &owner).await?;
+    let (source, connection) = connect(&settings, &link, &owner, &process).await?;
     if let Connection::Store(store) = &connection {
         process.tell(&**store, owner.id).await?;
     }
@@ -96,13 +96,14 @@ async fn connect(
     settings: &Settings,
     link: &QueueLink,
     owner: &Owner,
+    process: &Process,
 ) -> anyhow::Result<(Arc<dyn Source>, Connection)> {
     match link {
         QueueLink::Server { url, key } => {
             let key = key.as_ref().map(|key| ApiKey::presented(key.reveal()));
             let source = GatewaySource::new(url, key.as_ref(), owner.id)
                 .with_context(|| format!("cannot speak to {url}"))?;
-            let source = Arc::new(source);
+            let source = Arc::new(source.with_pool(process.pool.clone()));
             Ok((Arc::clone(&source) as Arc<dyn Source>, Connection::Gateway(source)))
         }
         QueueLink::Store(_) => {
@@ -110,7 +111,8 @@ async fn connect(
             let installation = store.installation().await?;
             let files = open_files(settings, &*store, &installation).await?;
             let source = QueueSource::new(Arc::clone(&store), files, FrameHub::default(), owner.id)
-                .largest_output(settings.tasks.max_output_size);
+                .largest_output(settings.tasks.max_output_size)
+                .with_pool(process.pool.clone());
             Ok((Arc::new(source), Connection::Store(store)))
         }
     }

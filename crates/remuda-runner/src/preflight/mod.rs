@@ -5,6 +5,8 @@
 //! only some workers can run gets the requirements that keep it away from the others.
 
 mod fingerprint;
+#[cfg(test)]
+pub(crate) mod growth;
 mod placements;
 mod refusal;
 pub mod uploads;
@@ -151,7 +153,8 @@ impl Preflight {
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
         let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
         let begun = Instant::now();
-        let workflow = Workflow::from_raw_within(raw.clone(), &self.limits.workflow()).map_err(Refusal::from)?;
+        let workflow =
+            Workflow::from_raw_within(raw.clone(), &self.limits.workflow()).map_err(Refusal::from)?;
         check_targets(targets.as_deref().unwrap_or_default(), &self.limits)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
@@ -166,7 +169,8 @@ impl Preflight {
         let verdict = judged?;
         let workflow = &case.workflow;
         let placements =
-            placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs, &self.limits).await?;
+            placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs, &self.limits)
+                .await?;
         Ok(Cleared {
             placements,
             requires: case.asked.clone().and(&verdict.requires),

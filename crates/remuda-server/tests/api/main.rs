@@ -12,6 +12,7 @@ mod assets;
 mod bad_input;
 mod cancel;
 mod events;
+mod graph_limits;
 mod health;
 mod janitor;
 mod keys_socket;

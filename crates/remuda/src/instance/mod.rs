@@ -101,6 +101,7 @@ impl Instance {
         options.limits.body = settings.server.body_limit;
         options.limits.output = settings.tasks.max_output_size;
         options.limits.sync = settings.sync.limit;
+        options.graph = settings.graph.clone();
         options.sync.timeout = settings.sync.timeout;
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);

@@ -8,6 +8,8 @@ mod cancel;
 mod client;
 mod error;
 mod files;
+#[cfg(test)]
+mod growth;
 pub mod guard;
 mod history;
 mod ids;

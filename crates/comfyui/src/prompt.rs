@@ -293,7 +293,8 @@ impl fmt::Display for Refusal {
         if !self.error.details.is_empty() && self.node_errors.is_empty() {
             write!(f, ": {}", self.error.details)?;
         }
-        let all = self.node_errors.iter().flat_map(|(id, node)| node.errors.iter().map(move |one| (id, node, one)));
+        let all =
+            self.node_errors.iter().flat_map(|(id, node)| node.errors.iter().map(move |one| (id, node, one)));
         for (id, node, problem) in all.clone().take(TOLD) {
             let (class, message) = (excerpt(&node.class_type), excerpt(&problem.message));
             write!(f, "; node {} ({class}): {message}", excerpt(id))?;

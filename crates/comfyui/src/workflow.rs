@@ -119,10 +119,19 @@ impl Workflow {
     /// [`WorkflowError`] says what the text is instead; formats that are commonly mistaken for the API format are
     /// recognised by name.
     pub fn parse(json: impl AsRef<[u8]>) -> Result<Self, WorkflowError> {
+        Self::parse_within(json, &Limits::NONE)
+    }
+
+    /// As [`Workflow::parse`], for a text that a stranger sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Workflow::parse`], and [`WorkflowError::TooLarge`].
+    pub fn parse_within(json: impl AsRef<[u8]>, limits: &Limits) -> Result<Self, WorkflowError> {
         let json = json.as_ref();
         let json = json.strip_prefix(b"\xef\xbb\xbf").unwrap_or(json);
         match serde_json::from_slice::<Box<RawValue>>(json) {
-            Ok(raw) => Self::from_raw(raw),
+            Ok(raw) => Self::from_raw_within(raw, limits),
             Err(error) => Err(non_finite(json).unwrap_or(WorkflowError::NotJson(error))),
         }
     }

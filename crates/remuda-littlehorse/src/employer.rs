@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use littlehorse::{Client, Delivery, Ending, Error, Health, Host, Intake, IntakeOptions, Report};
 use remuda_core::WorkerId;
+use remuda_runner::GraphLimits;
 use remuda_runner::frames::{Frame, FrameKind};
 use remuda_runner::source::Result;
 use remuda_runner::source::journal::{Employer, Job, JobEnding, Next, Over, Reported};
@@ -53,6 +54,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// The pause between two heartbeats.
     pub heartbeat: Duration,
+    /// How large graphs may be.
+    pub graph: GraphLimits,
 }
 
 impl Options {
@@ -64,6 +67,7 @@ impl Options {
             places,
             timeout: None,
             heartbeat: Duration::from_secs(10),
+            graph: GraphLimits::default(),
         }
     }
 }
@@ -259,6 +263,7 @@ impl Employer for LittleHorse {
             tenant: self.client.config().tenant.as_deref(),
             timeout_s,
             sink: matches!(self.options.places, Places::Sink(_)),
+            graph: Some(&self.options.graph),
         };
         loop {
             // It fails only when it is closed: then nothing comes any more.

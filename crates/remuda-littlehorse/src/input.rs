@@ -1,7 +1,9 @@
 //! From an input of a task to the graph that ComfyUI gets, byte for byte.
 
 use comfyui::Workflow;
+use comfyui::workflow::{Limits, WorkflowError};
 use littlehorse::{Ending, Input, Value};
+use remuda_runner::limit_setting;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -16,7 +18,7 @@ const LIMIT: f64 = 9_223_372_036_854_775_808.0;
 const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 
 /// The graph; or how the task ends, because there is none.
-pub(crate) fn workflow(input: &Input) -> Result<Box<RawValue>, Box<Ending>> {
+pub(crate) fn workflow(input: &Input, limits: &Limits) -> Result<Box<RawValue>, Box<Ending>> {
     let bad = |reason: String| {
         // What is masked is not to be seen anywhere, not even a piece of it in an error.
         let reason =
@@ -31,10 +33,12 @@ pub(crate) fn workflow(input: &Input) -> Result<Box<RawValue>, Box<Ending>> {
         }
         _ => return Err(bad("a workflow is a JSON object, or the text of one".to_owned())),
     };
-    let workflow = Workflow::parse(text).map_err(|error| bad(error.to_string()))?;
-    if workflow.nodes().is_empty() {
-        return Err(bad("the workflow has no nodes".to_owned()));
-    }
+    let workflow = Workflow::parse_within(text, limits).map_err(|error| match error {
+        WorkflowError::TooLarge(error) => {
+            bad(format!("{error} (the limit is {})", limit_setting(error.limit)))
+        }
+        error => bad(error.to_string()),
+    })?;
     match damaged(&workflow).filter(|_| rewritten) {
         None => Ok(workflow.as_raw().to_owned()),
         Some(damaged) => Err(Box::new(damaged.ending())),
@@ -95,14 +99,14 @@ mod tests {
         let text = graph("18446744073709551615");
         for value in [Value::Str(text.clone()), Value::JsonObj(graph("5"))] {
             let (Value::Str(expected) | Value::JsonObj(expected)) = value.clone() else { unreachable!() };
-            assert_eq!(workflow(&input(value)).unwrap().get(), expected);
+            assert_eq!(workflow(&input(value), &Limits::default()).unwrap().get(), expected);
         }
     }
 
     #[test]
     fn damaged_seeds_are_named() {
         for seed in ["1.8446744073709552E19", "9.223372036854775808e18", "1.2e19"] {
-            let ended = *workflow(&input(Value::JsonObj(graph(seed)))).unwrap_err();
+            let ended = *workflow(&input(Value::JsonObj(graph(seed))), &Limits::default()).unwrap_err();
             let Ending::Exception { name, message, content: Value::JsonObj(content) } = ended else {
                 panic!()
             };
@@ -119,10 +123,10 @@ mod tests {
             ["9223372036854775807", "0", "-1", "8.0", "1.0E-5", "1e30", "null", "\"1.8446744073709552E19\""]
         {
             let text = graph("7").replace("8.0", seed);
-            assert!(workflow(&input(Value::JsonObj(text))).is_ok(), "{seed}");
+            assert!(workflow(&input(Value::JsonObj(text)), &Limits::default()).is_ok(), "{seed}");
         }
         // Text is what somebody wrote, and comes as it was written.
-        assert!(workflow(&input(Value::Str(graph("1.8446744073709552E19")))).is_ok());
+        assert!(workflow(&input(Value::Str(graph("1.8446744073709552E19"))), &Limits::default()).is_ok());
     }
 
     #[test]
@@ -135,7 +139,7 @@ mod tests {
             Value::Str("[1]".into()),
             Value::JsonObj("{}".into()),
         ] {
-            let ended = *workflow(&input(value.clone())).unwrap_err();
+            let ended = *workflow(&input(value.clone()), &Limits::default()).unwrap_err();
             assert!(
                 matches!(&ended, Ending::BadInput { message } if message.starts_with("input `workflow`: ")),
                 "{value:?}: {ended:?}"
@@ -144,9 +148,21 @@ mod tests {
     }
 
     #[test]
+    fn a_graph_that_is_too_large_is_told_with_its_limit() {
+        let limits = Limits { inputs: 1, ..Limits::default() };
+        let Ending::BadInput { message } = *workflow(&input(Value::Str(graph("1"))), &limits).unwrap_err()
+        else {
+            panic!()
+        };
+        assert!(message.contains("node 3 has more than 1 input (the limit is graph.inputs)"), "{message}");
+    }
+
+    #[test]
     fn a_masked_value_is_not_told() {
         let masked = Input { masked: true, ..input(Value::Str("{\"secret\": hunter2}".into())) };
-        let Ending::BadInput { message } = *workflow(&masked).unwrap_err() else { panic!() };
+        let Ending::BadInput { message } = *workflow(&masked, &Limits::default()).unwrap_err() else {
+            panic!()
+        };
         assert!(!message.contains("hunter2") && message.contains("masked"), "{message}");
     }
 }

@@ -1,7 +1,9 @@
 //! From a delivery to a job, and from a job's cookie back to the task at the server.
 
+use comfyui::workflow::Limits;
 use littlehorse::proto::{TaskRunId, WfRunId};
 use littlehorse::{Delivery, Ending, Host};
+use remuda_runner::GraphLimits;
 use remuda_runner::source::journal::Job;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +71,8 @@ pub(crate) struct Reading<'a> {
     pub(crate) timeout_s: Option<u32>,
     /// Files are delivered somewhere.
     pub(crate) sink: bool,
+    /// How large graphs may be, if not as usual.
+    pub(crate) graph: Option<&'a GraphLimits>,
 }
 
 /// What a delivery asks for; or how it ends, because that makes no sense.
@@ -76,7 +80,8 @@ pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Res
     let bad = |error: littlehorse::Error| Box::new(Ending::BadInput { message: error.to_string() });
     let task = delivery.task_run().map_err(bad)?;
     let input = delivery.input(0).map_err(bad)?;
-    let workflow = input::workflow(&input)?;
+    let limits = reading.graph.map_or_else(Limits::default, GraphLimits::workflow);
+    let workflow = input::workflow(&input, &limits)?;
     let options = match kind {
         Kind::Plain => TaskOptions::default(),
         Kind::WithOptions => options::read(&delivery.input(1).map_err(bad)?, &workflow, reading.sink)?,

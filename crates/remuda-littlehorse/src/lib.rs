@@ -13,6 +13,8 @@ mod checkpoint;
 pub mod contract;
 mod employer;
 mod ending;
+#[cfg(test)]
+mod growth;
 mod ids;
 mod input;
 mod intakes;

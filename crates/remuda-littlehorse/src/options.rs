@@ -1,5 +1,7 @@
 //! The second input of the task with options: a time limit, files for the graph, a folder for its outputs.
 
+use std::collections::HashSet;
+
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -97,20 +99,20 @@ fn files(options: &Map<String, serde_json::Value>, workflow: &RawValue) -> Resul
     if list.len() > MOST_FILES {
         return Err(format!("there are {} files, and {MOST_FILES} are allowed", list.len()));
     }
-    let mut workflow = Workflow::from_raw(workflow.to_owned()).map_err(|error| error.to_string())?;
+    let workflow = Workflow::from_raw(workflow.to_owned()).map_err(|error| error.to_string())?;
+    let index = workflow.index();
     let mut files: Vec<JobFile> = Vec::with_capacity(list.len());
+    let mut taken = HashSet::new();
     for (n, entry) in list.iter().enumerate() {
         let file = file(entry, n)?;
-        if files.iter().any(|other| (&other.node_id, &other.input) == (&file.node_id, &file.input)) {
+        if !taken.insert((file.node_id.clone(), file.input.clone())) {
             return Err(format!(
                 "files[{n}]: input {} of node {} has a file already",
                 file.input, file.node_id
             ));
         }
         // What the graph has no place for is told now, and not after everything was placed.
-        workflow = workflow
-            .with_input(&file.node_id, &file.input, &file.filename)
-            .map_err(|error| format!("files[{n}]: {error}"))?;
+        index.replaceable(&file.node_id, &file.input).map_err(|error| format!("files[{n}]: {error}"))?;
         files.push(file);
     }
     Ok(files)

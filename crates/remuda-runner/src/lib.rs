@@ -24,6 +24,8 @@ mod board;
 mod counters;
 mod decide;
 pub mod frames;
+#[cfg(test)]
+mod growth;
 mod herd;
 mod limits;
 mod names;

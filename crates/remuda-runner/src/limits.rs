@@ -45,11 +45,7 @@ impl GraphLimits {
 
     /// For reading what a prompt left.
     pub fn results(&self) -> outputs::Limits {
-        outputs::Limits {
-            files: self.output_files,
-            outputs: self.outputs,
-            name_length: self.name_length,
-        }
+        outputs::Limits { files: self.output_files, outputs: self.outputs, name_length: self.name_length }
     }
 }
 

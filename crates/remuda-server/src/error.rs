@@ -238,8 +238,13 @@ impl From<remuda_files::Error> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let mut new = Self::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.kind.as_str(), refusal.message);
-        let field = if refusal.kind == RefusalKind::BadInput { "inputs" } else { "payload" };
+        let field = match (refusal.kind, refusal.limit) {
+            (RefusalKind::BadInput, _) | (_, Some("graph.files")) => "inputs",
+            (_, Some("graph.targets")) => "partial_execution_targets",
+            _ => "payload",
+        };
         new.body.field = Some(field.to_owned());
+        new.body.limit = refusal.limit;
         if let Some(place) = refusal.place {
             new.body.node_id = Some(place.node_id);
             new.body.class_type = place.class_type;

@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use remuda_core::{OwnerId, Priority, WorkerId};
 use remuda_files::Files;
 use remuda_pool::{Pool, Pulse};
+use remuda_runner::GraphLimits;
 use remuda_runner::frames::FrameHub;
 use remuda_store::{Descriptions, Store};
 use url::Url;
@@ -26,6 +27,8 @@ pub struct ServerOptions {
     pub defaults: TaskDefaults,
     /// Bounds.
     pub limits: Limits,
+    /// How large graphs may be.
+    pub graph: GraphLimits,
     /// How the synchronous handler waits.
     pub sync: SyncOptions,
     /// Origins of web pages that may call the API, as `https://example.org`. None: CORS is off.
@@ -65,6 +68,7 @@ impl ServerOptions {
             hub,
             defaults: TaskDefaults::default(),
             limits: Limits::default(),
+            graph: GraphLimits::default(),
             sync: SyncOptions::default(),
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),

@@ -84,7 +84,9 @@ impl AppState {
         let hosts = Hosts::new(&options);
         let metrics = Metrics::new(options.registry);
         Self(Arc::new(Shared {
-            preflight: Preflight::new(options.store.clone()).with_pool(options.pool.clone()),
+            preflight: Preflight::new(options.store.clone())
+                .with_pool(options.pool.clone())
+                .within(options.graph),
             pool: options.pool,
             pulse: options.pulse,
             keys: KeyCache::new(options.store.clone()),

@@ -5,6 +5,7 @@
 
 mod direction;
 mod duplicates;
+mod growth;
 mod length;
 mod licences;
 mod links;
@@ -41,6 +42,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("marks", marks::check),
     ("length", length::check),
     ("links", links::check),
+    ("growth", growth::check),
 ];
 
 /// Runs all checks; an error if any found a problem.

@@ -71,7 +71,9 @@ impl<'a> Findings<'a> {
         };
         let told = *count <= MAX_OF_A_KIND;
         // Whoever looks for another server needs every name once.
-        let Some(name) = missing.filter(|_| self.missing.len() < MAX_MISSING + MAX_OF_A_KIND) else { return told };
+        let Some(name) = missing.filter(|_| self.missing.len() < MAX_MISSING + MAX_OF_A_KIND) else {
+            return told;
+        };
         if self.missing.contains(name) {
             return told;
         }

@@ -66,7 +66,9 @@ impl<'a> Graph<'a> {
             let info = class.as_deref().and_then(|class| info?.get(class));
             let inputs = node.inputs().map(|inputs| {
                 let (inputs, twice) = last_of_each(inputs, |input| input.name.clone().into_owned());
-                doubled.extend(twice.into_iter().map(|input| (at, Some(inputs[input].name.clone().into_owned()))));
+                doubled.extend(
+                    twice.into_iter().map(|input| (at, Some(inputs[input].name.clone().into_owned()))),
+                );
                 inputs
             });
             let expected = match (info, &inputs) {

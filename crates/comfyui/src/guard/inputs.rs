@@ -197,7 +197,9 @@ impl<'a> Check<'_, 'a> {
             let kind = Kind::WrongType { expected: "BOOLEAN".to_owned() };
             let message = match text.is_empty() {
                 true => "takes true or false; an empty text counts as false".to_owned(),
-                false => format!("takes true or false; {:?}, like any other text, counts as true", shown(text)),
+                false => {
+                    format!("takes true or false; {:?}, like any other text, counts as true", shown(text))
+                }
             };
             self.suspect(Noticed::Never, kind, message, findings);
         }

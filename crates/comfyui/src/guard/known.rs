@@ -78,7 +78,8 @@ impl<'a> Known<'a> {
         if class.dynamic.is_empty() {
             return false;
         }
-        let known = |hash: u64, part: &str| class.dynamic.get(&hash).is_some_and(|names| names.contains(&part));
+        let known =
+            |hash: u64, part: &str| class.dynamic.get(&hash).is_some_and(|names| names.contains(&part));
         let mut hasher = class.hashing.build_hasher();
         let mut read = 0;
         for (dot, _) in name.match_indices('.') {

@@ -174,7 +174,12 @@ pub fn check_number(number: &Value) -> Option<Problem> {
             return Some(suspicious(Kind::Number, "number is a truth value, taken as 0 or 1".to_owned()));
         }
         Value::String(text) => text,
-        other => return Some(refused(Kind::Number, format!("number {} is not a number", shown(&other.to_string())))),
+        other => {
+            return Some(refused(
+                Kind::Number,
+                format!("number {} is not a number", shown(&other.to_string())),
+            ));
+        }
     };
     let told = shown(text);
     match text.trim().replace('_', "").parse().map(Number::Float) {
@@ -220,7 +225,10 @@ pub fn check_extra_data(extra_data: &Value) -> Option<Problem> {
     preview.filter(|method| !method.is_null()).map(|method| {
         suspicious(
             Kind::ExtraData,
-            format!("extra_data.preview_method {} is not known and has no effect", shown(&method.to_string())),
+            format!(
+                "extra_data.preview_method {} is not known and has no effect",
+                shown(&method.to_string())
+            ),
         )
     })
 }

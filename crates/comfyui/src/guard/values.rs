@@ -233,8 +233,21 @@ mod tests {
     #[test]
     fn keys_are_equal_exactly_when_values_are() {
         let values = [
-            json!(1), json!(1.0), json!(true), json!("1"), json!(null), json!(0), json!(false), json!(0.5), json!(1e300),
-            json!(1e301), json!([1]), json!({"a": 1, "b": 2}), json!({"b": 2, "a": 1}), json!(u64::MAX), json!(-0.0),
+            json!(1),
+            json!(1.0),
+            json!(true),
+            json!("1"),
+            json!(null),
+            json!(0),
+            json!(false),
+            json!(0.5),
+            json!(1e300),
+            json!(1e301),
+            json!([1]),
+            json!({"a": 1, "b": 2}),
+            json!({"b": 2, "a": 1}),
+            json!(u64::MAX),
+            json!(-0.0),
         ];
         for one in &values {
             for other in &values {

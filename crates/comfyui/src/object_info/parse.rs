@@ -180,9 +180,12 @@ fn grow(mut template: Value, room: &mut Room) -> InputKind {
     };
     let (min, max) = (count("min"), count("max"));
     let names: Vec<String> = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
-        (Some(Value::Array(names)), _) => {
-            names.iter().filter_map(Value::as_str).take_while(|_| room.take_one()).map(str::to_owned).collect()
-        }
+        (Some(Value::Array(names)), _) => names
+            .iter()
+            .filter_map(Value::as_str)
+            .take_while(|_| room.take_one())
+            .map(str::to_owned)
+            .collect(),
         (_, Some(prefix)) if prefix.len() <= MAX_TYPE => {
             (0..max).take_while(|_| room.take_one()).map(|index| format!("{prefix}{index}")).collect()
         }

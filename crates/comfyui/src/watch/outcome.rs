@@ -1,5 +1,6 @@
 //! How a prompt ended, by the rules of the contract.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -248,6 +249,15 @@ impl Outcome {
                 }))
             }
         }
+    }
+
+    /// The files of nodes that were served from the cache: an earlier run made them.
+    pub(crate) fn cached_files(&self) -> Vec<OutputFile> {
+        let Outcome::Succeeded(success) = self else {
+            return Vec::new();
+        };
+        let nodes: HashSet<&str> = success.cached_nodes.iter().map(String::as_str).collect();
+        success.outputs.files().filter(|file| nodes.contains(file.node_id.as_str())).cloned().collect()
     }
 
     /// The success, or what a caller can act on.

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::lenient;
 
-use super::{MAX_DEPTH, Workflow, WorkflowError};
+use super::{Index, Input, MAX_DEPTH, Workflow, WorkflowError};
 
 /// Why an input was not replaced.
 ///
@@ -128,17 +128,7 @@ impl Workflow {
         let mut last = (String::new(), String::new());
         for (node, input, new) in edits {
             let names = || (node.to_owned(), input.to_owned());
-            if !index.node(node).is_some_and(|found| found.is_object()) {
-                return Err(EditError::NoSuchNode { node: node.to_owned() });
-            }
-            let Some(old) = index.input(node, input) else {
-                let (node, input) = names();
-                return Err(EditError::NoSuchInput { node, input });
-            };
-            if old.is_list() {
-                let (node, input) = names();
-                return Err(EditError::Linked { node, input });
-            }
+            let old = index.replaceable(node, input)?;
             if new.get().starts_with('[') {
                 let (node, input) = names();
                 return Err(EditError::ListValue { node, input });
@@ -170,6 +160,29 @@ impl Workflow {
             // The graph was recognised before, and a value inside a node changes nothing about that.
             Err(_) => Err(EditError::TooDeep { node: last.0, input: last.1 }),
         }
+    }
+}
+
+impl<'a> Index<'a> {
+    /// The literal value of an input, which can be replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`EditError`] when there is none: no such node, no such input, or a link.
+    pub fn replaceable(&self, node: &str, input: &str) -> Result<Input<'a>, EditError> {
+        let names = || (node.to_owned(), input.to_owned());
+        if !self.node(node).is_some_and(|found| found.is_object()) {
+            return Err(EditError::NoSuchNode { node: node.to_owned() });
+        }
+        let Some(old) = self.input(node, input) else {
+            let (node, input) = names();
+            return Err(EditError::NoSuchInput { node, input });
+        };
+        if old.is_list() {
+            let (node, input) = names();
+            return Err(EditError::Linked { node, input });
+        }
+        Ok(old)
     }
 }
 

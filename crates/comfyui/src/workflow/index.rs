@@ -120,11 +120,15 @@ mod tests {
 
     #[test]
     fn the_last_of_doubled_ids_counts() {
-        let workflow = Workflow::parse(r#"{"1": {"inputs": {"a": 1}}, "1": {"inputs": {"a": 2, "a": 3}}, "2": 5}"#).unwrap();
+        let workflow =
+            Workflow::parse(r#"{"1": {"inputs": {"a": 1}}, "1": {"inputs": {"a": 2, "a": 3}}, "2": 5}"#)
+                .unwrap();
         let index = workflow.index();
         assert_eq!(index.input("1", "a").unwrap().raw.get(), "3");
         assert!(index.node("2").is_some_and(|node| !node.is_object()));
-        assert!(index.input("2", "a").is_none() && index.node("3").is_none() && index.input("1", "b").is_none());
+        assert!(
+            index.input("2", "a").is_none() && index.node("3").is_none() && index.input("1", "b").is_none()
+        );
         assert_eq!(index.nodes().len(), 3);
     }
 

@@ -128,7 +128,9 @@ pub(super) fn scan(json: &str, limits: &Limits) -> Result<(), Stopped> {
                 }
                 let found = (depth, members[depth], last_text.len());
                 if let Some(limit) = exceeded(found, limits) {
-                    return Err(Stopped::TooLarge(Box::new(too_large(limit, limits, json, &node, &last_text))));
+                    return Err(Stopped::TooLarge(Box::new(too_large(
+                        limit, limits, json, &node, &last_text,
+                    ))));
                 }
             }
             _ => {}

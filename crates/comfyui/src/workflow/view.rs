@@ -8,8 +8,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::limits::{self, Limits};
 use super::WorkflowError;
+use super::limits::{self, Limits};
 
 /// One `key: value` of a JSON object, borrowed from its text.
 pub(crate) type Entry<'a> = (Cow<'a, str>, &'a RawValue);

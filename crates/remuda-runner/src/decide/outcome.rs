@@ -168,7 +168,8 @@ mod tests {
         check(failed(true), FailureClass::OutOfMemory, true, false);
         check(Outcome::Deleted, FailureClass::Lost, false, false);
         let many = outputs::Outputs::from_history_within(
-            &serde_json::value::RawValue::from_string(r#"{"1": {"images": [{"filename": "a"}]}}"#.into()).unwrap(),
+            &serde_json::value::RawValue::from_string(r#"{"1": {"images": [{"filename": "a"}]}}"#.into())
+                .unwrap(),
             &outputs::Limits { files: 0, ..outputs::Limits::default() },
         );
         check(Outcome::TooMany(many.unwrap_err()), FailureClass::Delivery, false, false);

@@ -5,6 +5,8 @@
 //! only some workers can run gets the requirements that keep it away from the others.
 
 mod fingerprint;
+#[cfg(test)]
+pub(crate) mod growth;
 mod placements;
 mod refusal;
 pub mod uploads;

@@ -29,7 +29,7 @@ const USUAL: [(&str, &str); 6] = [
 pub(super) type UploadInputs = HashMap<String, HashSet<String>>;
 
 /// A file that a graph, or the request with it, names.
-struct Named {
+pub(super) struct Named {
     node: String,
     input: String,
     value: String,
@@ -80,7 +80,7 @@ pub(super) async fn find(
 
 /// Every file that is named, those of the request first. Each different name is a question to the store, so their number
 /// has a limit.
-fn all_named(
+pub(super) fn all_named(
     workflow: &Workflow,
     inputs: &BTreeMap<String, String>,
     upload_inputs: &UploadInputs,

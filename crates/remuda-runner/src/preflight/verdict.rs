@@ -227,7 +227,8 @@ fn lacks(report: &Report, asked: &Requirements, info: &ObjectInfo) -> Requiremen
 
 fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
     let missing_on = |one: &Judged<'_>| {
-        let names: Vec<&str> = one.workers.iter().take(MOST_WORKERS).map(|worker| worker.id.as_str()).collect();
+        let names: Vec<&str> =
+            one.workers.iter().take(MOST_WORKERS).map(|worker| worker.id.as_str()).collect();
         let more = match one.workers.len().saturating_sub(MOST_WORKERS) {
             0 => String::new(),
             more => format!(" and {more} more"),

@@ -1,6 +1,6 @@
 //! A good end, as the client sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -27,6 +27,9 @@ use crate::wire::absolute;
 
 /// So many files are looked for at once.
 const LOOKS: usize = 8;
+
+/// So many media types are named to a client that wants none of them.
+const MOST_TYPES: usize = 10;
 
 /// What a prompt left.
 #[derive(Debug, Serialize, ToSchema)]
@@ -99,7 +102,8 @@ pub(super) async fn success(
     let answered = match form.accept.choose(&result.files) {
         Choice::File(file) => one_file(state, file).await,
         Choice::Nothing => {
-            let there: Vec<&str> = result.files.iter().map(|file| file.mime.as_str()).collect();
+            let there: BTreeSet<&str> = result.files.iter().map(|file| file.mime.as_str()).collect();
+            let there: Vec<&str> = there.into_iter().take(MOST_TYPES).collect();
             let there = if there.is_empty() { "no files".to_owned() } else { there.join(", ") };
             let detail = format!(
                 "the prompt left {there}, and as application/json everything; Accept wants none of it"
@@ -265,11 +269,13 @@ fn plan(
     text.truncate(text.len() - 2);
     let mut pieces = Vec::new();
     let mut nodes: Vec<(&str, Vec<&OutputFile>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for file in files {
-        match nodes.iter_mut().find(|(node, _)| *node == file.node_id) {
-            Some((_, of_node)) => of_node.push(file),
-            None => nodes.push((&file.node_id, vec![file])),
-        }
+        let place = *places.entry(&file.node_id).or_insert_with(|| {
+            nodes.push((&file.node_id, Vec::new()));
+            nodes.len() - 1
+        });
+        nodes[place].1.push(file);
     }
     for (n, (node, files)) in nodes.into_iter().enumerate() {
         text.push_str(if n == 0 { "" } else { "," });
@@ -292,6 +298,13 @@ fn plan(
     text.push_str("}}");
     pieces.push(Piece::Text(text));
     Ok(pieces)
+}
+
+/// For the table of growth.
+#[cfg(test)]
+pub(super) fn planned(task: TaskId, result: &TaskResult, took: Duration) -> usize {
+    let head = PromptResult::new(task, "x", result, took);
+    plan(&head, task, &result.files, true, None).map_or(0, |pieces| pieces.len())
 }
 
 fn text_of(value: &impl Serialize) -> ApiResult<String> {

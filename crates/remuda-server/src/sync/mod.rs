@@ -13,6 +13,8 @@
 mod accept;
 mod answer;
 mod error;
+#[cfg(test)]
+mod growth;
 mod guard;
 mod handler;
 mod lookout;

@@ -13,6 +13,7 @@ mod bad_input;
 mod browsers;
 mod cancel;
 mod events;
+mod graph_limits;
 mod health;
 mod janitor;
 mod keys_socket;

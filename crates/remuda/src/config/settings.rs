@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use remuda_runner::GraphLimits;
+
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Origin, Resolver};
@@ -27,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) workers: Workers,
     /// `[tasks]`: what holds for a task that does not say otherwise, and how tasks are run.
     pub(crate) tasks: Tasks,
+    /// `[graph]`: how large graphs and their results may be.
+    pub(crate) graph: GraphLimits,
     /// `[sync]`: the synchronous handler.
     pub(crate) sync: Sync,
     /// `[process]`: how the process keeps itself going.
@@ -69,6 +73,7 @@ impl Settings {
             files: Files::read(&found, sources.env)?,
             workers: Workers::read(&found)?,
             tasks: Tasks::read(&found)?,
+            graph: sections::read_graph(&found)?,
             sync: Sync::read(&found)?,
             process: Process::read(&found)?,
             client: Client::read(&found)?,

@@ -118,6 +118,7 @@ impl Instance {
         };
         let addresses = options.addresses.clone();
         options.limits.sync = settings.sync.limit;
+        options.graph = settings.graph.clone();
         options.sync.timeout = settings.sync.timeout;
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);

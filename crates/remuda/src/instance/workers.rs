@@ -64,6 +64,9 @@ pub(crate) fn worker_configs(
         let url: Url = url.parse().context("a simulated ComfyUI has no address")?;
         configs.push(config(&ComfyUi { url, labels: vec!["simulated".to_owned()] })?);
     }
+    for config in &mut configs {
+        config.session.outputs = settings.graph.results();
+    }
     if let Some(name) = name {
         anyhow::ensure!(
             configs.len() == 1,

@@ -1,7 +1,5 @@
 //! What the server answers when it is asked.
 
-use std::collections::HashSet;
-
 use tokio::time::Instant;
 
 use super::{AFTER_END, Ask, CONFIRM_ABSENCE, DEAD_LOOKS, HISTORY_GRACE, Link, Phase, Snapshot, Tracker};
@@ -216,7 +214,7 @@ impl Tracker {
         {
             asks.push(Ask::FreshClientId);
         }
-        if self.options.check_cached_files && !cached_files(&outcome).is_empty() {
+        if self.options.check_cached_files && !outcome.cached_files().is_empty() {
             watched.deciding = Some(outcome);
             asks.push(Ask::Files(id.clone()));
         } else {
@@ -230,7 +228,7 @@ impl Tracker {
         self.watches
             .get(id)
             .and_then(|watched| watched.deciding.as_ref())
-            .map(cached_files)
+            .map(Outcome::cached_files)
             .unwrap_or_default()
     }
 
@@ -243,13 +241,4 @@ impl Tracker {
             self.current = None;
         }
     }
-}
-
-fn cached_files(outcome: &Outcome) -> Vec<OutputFile> {
-    let Outcome::Succeeded(success) = outcome else {
-        return Vec::new();
-    };
-    let nodes: HashSet<&str> = success.cached_nodes.iter().map(String::as_str).collect();
-    let cached = |file: &&OutputFile| nodes.contains(file.node_id.as_str());
-    success.outputs.files().filter(cached).cloned().collect()
 }

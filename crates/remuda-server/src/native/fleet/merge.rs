@@ -17,6 +17,12 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+/// So many workers are named that have a class or a choice. A large fleet would otherwise be named with every one.
+const MOST_WORKERS: usize = 100;
+
+/// Of so many choices of an input it is said where they are.
+const MOST_RARE: usize = 10_000;
+
 /// What one or several workers say of their nodes. Those that count more come first in a list.
 #[derive(Debug, Clone)]
 pub(super) struct Description {
@@ -149,7 +155,7 @@ impl<'a> Class<'a> {
         let mut note = Map::new();
         if !everywhere {
             let holders = self.holders.iter().flat_map(|(n, _)| names[*n]);
-            note.insert("workers".to_owned(), holders.cloned().collect());
+            note.insert("workers".to_owned(), holders.take(MOST_WORKERS).cloned().collect());
         }
         if !same {
             let others: Vec<_> = read.collect();
@@ -198,9 +204,12 @@ fn unite_choices(first: &[String], class: &mut Value, others: &[(&[String], Valu
                 std::iter::once(first).chain(theirs.iter().map(|(names, _)| *names)).collect();
             let mut found = Map::new();
             for choice in choices.iter() {
+                if found.len() >= MOST_RARE {
+                    break;
+                }
                 let key = key(choice);
                 let Some(at) = where_.get(&key).filter(|at| at.len() < names.len()) else { continue };
-                found.insert(key, at.iter().flat_map(|n| names[*n]).cloned().collect());
+                found.insert(key, at.iter().flat_map(|n| names[*n]).take(MOST_WORKERS).cloned().collect());
             }
             if !found.is_empty() {
                 rare.insert(input.clone(), Value::Object(found));

@@ -10,6 +10,8 @@
 
 mod ask;
 mod extras;
+#[cfg(test)]
+mod growth;
 mod internal;
 mod known;
 mod merge;

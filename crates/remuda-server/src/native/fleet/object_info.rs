@@ -23,6 +23,9 @@ use crate::state::AppState;
 /// So many uploads are offered as choices, by name.
 const MOST_UPLOADS: u32 = 10_000;
 
+/// In so many classes they are offered: each gets all of them, and the answer grows with both.
+const MOST_CLASSES: usize = 500;
+
 /// `GET /object_info`
 pub(super) async fn all(
     State(state): State<AppState>,
@@ -81,7 +84,7 @@ async fn uploads(state: &AppState, caller: &Caller, merged: &Merged) -> ApiResul
 fn pieces(merged: &Merged, uploads: &[Asset]) -> Vec<Bytes> {
     let mut pieces = Vec::with_capacity(2 * merged.uploads.len() + 1);
     let mut from = 0;
-    for upload in &merged.uploads {
+    for upload in merged.uploads.iter().take(MOST_CLASSES) {
         let Some(range) = merged.classes.get(&upload.class) else { continue };
         pieces.push(merged.whole.slice(from..range.start));
         pieces.push(with_uploads(&merged.whole.slice(range.clone()), upload, uploads));

@@ -202,9 +202,10 @@ fn sort(tasks: &mut [Task], wish: &Wish) {
         (true, None) => 0,
         (false, _) => messages::millis(task.created_at),
     };
+    // The end of a failed task is put together for its time, which is work: once for each task.
     match wish.ascending {
-        true => tasks.sort_by_key(key),
-        false => tasks.sort_by_key(|task| Reverse(key(task))),
+        true => tasks.sort_by_cached_key(key),
+        false => tasks.sort_by_cached_key(|task| Reverse(key(task))),
     }
 }
 

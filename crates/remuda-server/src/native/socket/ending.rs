@@ -42,15 +42,16 @@ impl Story {
         let none = serde_json::Map::new();
         let outputs = task.result.as_ref().and_then(|result| result.outputs.as_object()).unwrap_or(&none);
         let held = std::mem::take(&mut self.held);
-        for held in &held {
-            if let Some(output) = outputs.get(&held.node) {
-                out.push(Word::Text(self.executed(&held.node, &held.display_node, output)));
+        let mut in_order: Vec<_> = held.iter().collect();
+        in_order.sort_unstable_by_key(|(_, held)| held.order);
+        for (node, held) in in_order {
+            if let Some(output) = outputs.get(node) {
+                out.push(Word::Text(self.executed(node, &held.display_node, output)));
             }
         }
         out.extend(self.behind.drain(..).map(Word::Text));
         for (node, output) in outputs {
-            let told = held.iter().any(|held| held.node == *node)
-                || self.told.iter().any(|(known, before)| known == node && before == output);
+            let told = held.contains_key(node) || self.told.get(node) == Some(output);
             if !told {
                 // A node that another one was expanded into is shown as that one.
                 let display_node = node.split('.').next().unwrap_or(node);

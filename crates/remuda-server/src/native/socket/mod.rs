@@ -14,6 +14,8 @@ mod client;
 mod connection;
 mod desk;
 mod ending;
+#[cfg(test)]
+mod growth;
 mod listen;
 mod mailbox;
 mod narrator;

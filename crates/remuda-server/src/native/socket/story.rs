@@ -3,7 +3,7 @@
 //! Whatever happens behind it, the client sees one prompt that begins once and ends once, under its own name. Files are
 //! told of at the end only: before that nobody can say that they will ever be there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use remuda_core::{AttemptNo, TaskId, Timestamp};
@@ -24,6 +24,9 @@ const NAMES: usize = 4;
 /// ComfyUI's names are UUIDs, with hyphens or without. What is shorter could be any word of a message.
 const SHORTEST_NAME: usize = 32;
 
+/// So many states of progress wait behind a held message.
+const MOST_BEHIND: usize = 64;
+
 /// What a client is told.
 #[derive(Debug, PartialEq)]
 pub(super) enum Word {
@@ -36,7 +39,8 @@ pub(super) enum Word {
 /// An `executed` that names files.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub(super) node: String,
+    /// The later it was heard, the later it is told.
+    pub(super) order: u64,
     pub(super) display_node: Value,
 }
 
@@ -56,11 +60,13 @@ pub(super) struct Story {
     seen: HashSet<u64>,
     /// The last `progress` and the last `progress_state`.
     last: [u64; 2],
-    pub(super) held: Vec<Held>,
+    pub(super) held: HashMap<String, Held>,
+    /// How many were held so far.
+    held_so_far: u64,
     /// What came right behind the last held one, and must not overtake it if the end is next.
-    pub(super) behind: Vec<String>,
+    pub(super) behind: VecDeque<String>,
     /// Nodes whose outputs were told, and what they were.
-    pub(super) told: Vec<(String, Value)>,
+    pub(super) told: HashMap<String, Value>,
     /// For sockets that get pictures behind their steps.
     plain: Option<Picture>,
     /// The node at work, and those before it.
@@ -96,9 +102,10 @@ impl Story {
             again: false,
             seen: HashSet::new(),
             last: [0; 2],
-            held: Vec::new(),
-            behind: Vec::new(),
-            told: Vec::new(),
+            held: HashMap::new(),
+            held_so_far: 0,
+            behind: VecDeque::new(),
+            told: HashMap::new(),
             plain: None,
             node: None,
             done: Vec::new(),
@@ -233,7 +240,11 @@ impl Story {
             }
             "progress_state" if !self.held.is_empty() => {
                 self.begin(out);
-                self.behind.push(text);
+                // Each tells of all nodes, so that the later ones say what the earlier ones did.
+                if self.behind.len() >= MOST_BEHIND {
+                    self.behind.pop_front();
+                }
+                self.behind.push_back(text);
             }
             "progress_state" => {
                 self.begin(out);
@@ -257,14 +268,13 @@ impl Story {
         self.begin(out);
         let Executed { node, display_node, output } = executed;
         if has_files(&output) {
-            self.held.retain(|held| held.node != node);
-            self.held.push(Held { node, display_node });
+            self.held_so_far += 1;
+            self.held.insert(node, Held { order: self.held_so_far, display_node });
             return;
         }
-        if !self.told.iter().any(|(known, before)| *known == node && *before == output) {
+        if self.told.get(&node) != Some(&output) {
             out.push(Word::Text(self.executed(&node, &display_node, &output)));
-            self.told.retain(|(known, _)| *known != node);
-            self.told.push((node, output));
+            self.told.insert(node, output);
         }
     }
 

@@ -61,6 +61,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         task: task.name.clone(),
         options_task: task.with_options.clone(),
         timeout: settings.is_given("tasks.timeout").then_some(settings.tasks.timeout),
+        graph: settings.graph.clone(),
         ..Options::new(places)
     };
     let ready = async {

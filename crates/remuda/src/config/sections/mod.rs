@@ -4,6 +4,7 @@
 mod client;
 mod files;
 mod fleet;
+mod graph;
 mod littlehorse;
 mod log;
 mod process;
@@ -16,6 +17,7 @@ mod workers;
 
 pub(crate) use client::Client;
 pub(crate) use files::Files;
+pub(super) use graph::read as read_graph;
 pub(crate) use littlehorse::LittleHorse;
 pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
 pub(crate) use process::Process;
@@ -36,6 +38,7 @@ pub(super) const ALL: &[&[&Setting]] = &[
     files::SETTINGS,
     workers::SETTINGS,
     tasks::SETTINGS,
+    graph::SETTINGS,
     sync::SETTINGS,
     process::SETTINGS,
     client::SETTINGS,

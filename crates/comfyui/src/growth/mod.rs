@@ -1,0 +1,16 @@
+//! The table of all functions over workflows, descriptions of nodes and results: each is run with the input that would
+//! cost it most, and must grow with it. `cargo xtask tidy` refuses a public one that is in no such table.
+
+mod graphs;
+mod measure;
+mod results;
+
+#[test]
+fn everything_over_a_graph_grows_with_it() {
+    measure::check(&graphs::table());
+}
+
+#[test]
+fn everything_over_a_result_grows_with_it() {
+    measure::check(&results::table());
+}

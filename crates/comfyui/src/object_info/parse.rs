@@ -1,11 +1,15 @@
 //! The tolerant reading of one class description.
 
+use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::{Dynamic, InputKind, InputSpec, NodeInfo, OutputSpec, Section, UploadKind};
+use super::{Dynamic, GrowNames, InputKind, InputSpec, NodeInfo, OutputSpec, Section, UploadKind};
 
 /// More names than this are not taken from the description of a growing row; ComfyUI itself stops at a hundred.
 const MAX_GROW: usize = 1000;
+
+/// The longest word that numbered inputs begin with.
+const LONGEST_PREFIX: usize = 256;
 
 /// Inputs that take uploads although their descriptions do not say so: the frontend part of their extension knows.
 const KNOWN_UPLOADS: [(&str, &str, UploadKind); 2] =
@@ -53,15 +57,19 @@ fn sections(input: Value, order: &Value) -> Vec<InputSpec> {
         [("required", Section::Required), ("optional", Section::Optional), ("hidden", Section::Hidden)];
     let mut specs = Vec::new();
     for (key, section) in known {
-        let Some(Value::Object(mut described)) = input.remove(key) else {
+        let Some(Value::Object(described)) = input.remove(key) else {
             continue;
         };
+        // Taken out one by one without moving the others: a description may have any number of inputs.
+        let mut described: IndexMap<String, Option<Value>> =
+            described.into_iter().map(|(name, one)| (name, Some(one))).collect();
         for name in order.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
-            if let Some(one) = described.shift_remove(name) {
+            if let Some(one) = described.get_mut(name).and_then(Option::take) {
                 specs.push(spec(name.to_owned(), section, one));
             }
         }
-        specs.extend(described.into_iter().map(|(name, one)| spec(name, section, one)));
+        let rest = described.into_iter().filter_map(|(name, one)| Some((name, one?)));
+        specs.extend(rest.map(|(name, one)| spec(name, section, one)));
     }
     specs
 }
@@ -148,9 +156,14 @@ fn grow(template: Value) -> InputKind {
         usize::try_from(count).unwrap_or(MAX_GROW).min(MAX_GROW)
     };
     let names = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
-        (Some(Value::Array(names)), _) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        (_, Some(prefix)) => (0..count("max")).map(|index| format!("{prefix}{index}")).collect(),
-        _ => Vec::new(),
+        (Some(Value::Array(names)), _) => {
+            GrowNames::Listed(names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        }
+        // A name of that length is none, and each use of the row would write all of them.
+        (_, Some(prefix)) if prefix.len() <= LONGEST_PREFIX => {
+            GrowNames::Numbered { prefix: prefix.to_owned(), count: count("max") }
+        }
+        _ => GrowNames::Listed(Vec::new()),
     };
     let inner = sections(template.get("input").cloned().unwrap_or_default(), &Value::Null);
     let any = || InputSpec {
@@ -264,8 +277,8 @@ mod tests {
             panic!("{node:?}")
         };
         assert_eq!(
-            (names.as_slice(), *min),
-            (["image0", "image1", "image2"].map(String::from).as_slice(), 1)
+            (names.iter().collect::<Vec<_>>(), *min),
+            (["image0", "image1", "image2"].map(Into::into).to_vec(), 1)
         );
         assert_eq!(template.kind, InputKind::Link("IMAGE".to_owned()));
     }

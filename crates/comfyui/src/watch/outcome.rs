@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Repeat, Result};
 use crate::history::HistoryEntry;
 use crate::ids::PromptId;
+use crate::limits::VALUES;
 use crate::outputs::{OutputFile, Outputs};
 use crate::prompt::NodeErrors;
 use crate::ws::Message;
@@ -72,6 +73,25 @@ pub struct ExecutionFailure {
     pub raw_outputs: Box<RawValue>,
     /// Milliseconds it ran, by the server's clock.
     pub duration_ms: Option<u64>,
+}
+
+impl ExecutionFailure {
+    /// One that no node is known for.
+    pub(crate) fn untold(message: String) -> Self {
+        ExecutionFailure {
+            node_id: String::new(),
+            node_type: String::new(),
+            exception_type: String::new(),
+            message,
+            traceback: Vec::new(),
+            out_of_memory: false,
+            executed: Vec::new(),
+            current_inputs: Value::Null,
+            outputs: Outputs::default(),
+            raw_outputs: RawValue::NULL.to_owned(),
+            duration_ms: None,
+        }
+    }
 }
 
 impl fmt::Display for ExecutionFailure {
@@ -178,6 +198,10 @@ impl Outcome {
     /// `success` with an error behind it.
     #[must_use]
     pub fn judge(entry: HistoryEntry) -> Outcome {
+        if !entry.outputs_fit() {
+            let message = format!("what it left holds more than {VALUES} JSON values");
+            return Outcome::Failed(Box::new(ExecutionFailure::untold(message)));
+        }
         let last = entry.status.as_ref().and_then(|status| status.messages.last());
         let completed = entry.status.as_ref().is_some_and(|status| status.completed);
         match last {
@@ -218,17 +242,10 @@ impl Outcome {
                     ),
                 };
                 Outcome::Failed(Box::new(ExecutionFailure {
-                    node_id: String::new(),
-                    node_type: String::new(),
-                    exception_type: String::new(),
-                    message,
-                    traceback: Vec::new(),
-                    out_of_memory: false,
-                    executed: Vec::new(),
-                    current_inputs: Value::Null,
                     outputs: entry.outputs(),
                     duration_ms: entry.duration_ms(),
                     raw_outputs: entry.raw_outputs,
+                    ..ExecutionFailure::untold(message)
                 }))
             }
         }

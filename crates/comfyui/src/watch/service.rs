@@ -260,8 +260,17 @@ impl Service {
                 Vec::new()
             }
             // It answers, but cannot list its history: a process that was just started could.
-            Answer::SameServer(id, Err(Error::Status { .. } | Error::Protocol { .. })) => {
+            Answer::SameServer(
+                id,
+                Err(Error::Status { .. } | Error::Protocol { .. } | Error::TooLarge { .. }),
+            ) => {
                 self.tracker.remembers(&id, Some(0));
+                Vec::new()
+            }
+            // The entry will not become smaller.
+            Answer::History(id, Err(error)) | Answer::Look(id, Err(error)) if is_entry_too_large(&error) => {
+                tracing::warn!(url = self.client.url(), prompt_id = %id, %error, "the end of the prompt cannot be read");
+                self.tracker.unreadable(&id, error.to_string());
                 Vec::new()
             }
             Answer::Survey(Err(error)) => {
@@ -279,4 +288,9 @@ impl Service {
         };
         self.ask(asks);
     }
+}
+
+/// Whether it is the prompt's own entry in the history that is too large, and not another answer of the server.
+fn is_entry_too_large(error: &Error) -> bool {
+    matches!(error, Error::TooLarge { what, .. } if what.contains("/history/"))
 }

@@ -20,12 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
 use crate::ids::ClientId;
+use crate::ws::pace::Pace;
 use crate::ws::{Message, decode_binary, decode_text};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
-
-/// One image is one frame: tens of megabytes are legal.
-const LARGEST_FRAME: usize = 256 << 20;
 
 /// Asks for previews that say which node they belong to.
 const HELLO: &str = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
@@ -129,8 +127,8 @@ impl Connection {
         let mut request = url.as_str().into_client_request()?;
         request.headers_mut().extend(self.client.headers().clone());
         let config = WebSocketConfig::default()
-            .max_message_size(Some(LARGEST_FRAME))
-            .max_frame_size(Some(LARGEST_FRAME));
+            .max_message_size(Some(self.client.limits().frame))
+            .max_frame_size(Some(self.client.limits().frame));
         let (mut socket, _) = {
             let tls = Connector::Rustls(self.client.tls());
             connect_async_tls_with_config(request, Some(config), true, Some(tls)).await?
@@ -151,6 +149,7 @@ impl Connection {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_ping = opened;
         let mut ping_now = false;
+        let mut pace = Pace::new(self.client.limits().frames_per_second, opened.into_std());
         loop {
             let frame = tokio::select! {
                 frame = stream.next() => frame,
@@ -184,6 +183,18 @@ impl Connection {
                 }
             };
             heard = Instant::now();
+            // While it waits here nothing is read: the flood stands in the server's own buffers.
+            if let Some(rest) = pace.take(heard.into_std()) {
+                if pace.is_new() {
+                    let limit = self.client.limits().frames_per_second;
+                    tracing::warn!(
+                        url = self.client.url(),
+                        limit,
+                        "more websocket messages per second than the limit; reading more slowly"
+                    );
+                }
+                tokio::time::sleep(rest).await;
+            }
             let message = match frame {
                 Some(Ok(Frame::Text(text))) => decode_text(&text).map(|read| (read, RawFrame::Text(text))),
                 Some(Ok(Frame::Binary(bytes))) => {

@@ -3,6 +3,7 @@
 mod binary;
 mod connection;
 mod message;
+mod pace;
 
 pub use binary::{ImageFormat, Preview, PreviewSource, TextFrame, decode_binary};
 pub(crate) use connection::{Connection, ConnectionEvent, RawFrame, Timing};

@@ -19,7 +19,7 @@ use crate::lenient;
 pub use models::{has_model_ending, model_folder};
 
 /// How many JSON values an answer may hold. A ComfyUI with 5,000 nodes and 3,000 models has about a million.
-const MOST_VALUES: usize = 2_500_000;
+const MOST_VALUES: usize = 1_500_000;
 
 /// All node classes of one ComfyUI, in its order.
 ///
@@ -303,11 +303,16 @@ impl ObjectInfo {
     /// When the answer is not JSON, not an object, or holds more values than any ComfyUI has.
     pub fn from_slice(json: &[u8]) -> Result<Self, serde_json::Error> {
         use serde::de::Error as _;
-        if json.len() > MOST_VALUES && lenient::count_values(json, usize::MAX) > MOST_VALUES {
+        if !Self::fits(json) {
             let error = format!("it holds more than {MOST_VALUES} JSON values");
             return Err(serde_json::Error::custom(error));
         }
         lenient::from_slice(json)
+    }
+
+    /// Whether the answer holds no more values than any ComfyUI has. Told without parsing it.
+    pub fn fits(json: &[u8]) -> bool {
+        json.len() <= MOST_VALUES || lenient::count_values(json, usize::MAX) <= MOST_VALUES
     }
 
     /// The class with this name.

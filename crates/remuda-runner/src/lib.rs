@@ -38,4 +38,4 @@ pub use counters::{Counters, CountersSnapshot};
 pub use decide::health::QuarantineRules;
 pub use herd::{Herd, HerdStatus, LeaseState, WorkerState};
 pub use names::{host_id, worker_id_for};
-pub use options::{HerdOptions, Timing, WorkerConfig};
+pub use options::{HerdOptions, ResultLimits, Timing, WorkerConfig};

@@ -18,12 +18,35 @@ pub struct HerdOptions {
     pub timing: Timing,
     /// When a worker rests.
     pub quarantine: QuarantineRules,
+    /// How much a task may leave.
+    pub results: ResultLimits,
+}
+
+/// How much a task may leave. What leaves more fails, and is not rendered again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultLimits {
+    /// Files.
+    pub files: usize,
+    /// Bytes of JSON that its nodes report, beside the files.
+    pub bytes: usize,
+}
+
+impl Default for ResultLimits {
+    fn default() -> Self {
+        Self { files: 20_000, bytes: 16 << 20 }
+    }
 }
 
 impl HerdOptions {
     /// The defaults, for this process.
     pub fn new(owner: OwnerId) -> Self {
-        Self { owner, gateway: None, timing: Timing::default(), quarantine: QuarantineRules::default() }
+        Self {
+            owner,
+            gateway: None,
+            timing: Timing::default(),
+            quarantine: QuarantineRules::default(),
+            results: ResultLimits::default(),
+        }
     }
 }
 

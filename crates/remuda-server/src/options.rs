@@ -1,12 +1,13 @@
 //! How a server behaves.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use remuda_core::{OwnerId, Priority};
+use remuda_core::{OwnerId, Priority, Tenant};
 use remuda_files::Files;
 use remuda_runner::frames::FrameHub;
 use remuda_store::Store;
@@ -24,6 +25,8 @@ pub struct ServerOptions {
     pub defaults: TaskDefaults,
     /// Bounds.
     pub limits: Limits,
+    /// Labels that workers must have to get tasks of a tenant, whatever these ask for themselves.
+    pub tenant_labels: BTreeMap<Tenant, BTreeSet<String>>,
     /// How the synchronous handler waits.
     pub sync: SyncOptions,
     /// Origins of web pages that may call the API, as `https://example.org`. None: CORS is off.
@@ -57,6 +60,7 @@ impl ServerOptions {
             hub,
             defaults: TaskDefaults::default(),
             limits: Limits::default(),
+            tenant_labels: BTreeMap::new(),
             sync: SyncOptions::default(),
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),

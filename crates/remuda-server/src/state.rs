@@ -79,7 +79,7 @@ impl AppState {
         let hosts = Hosts::new(&options);
         let metrics = Metrics::new(options.registry);
         Self(Arc::new(Shared {
-            preflight: Preflight::new(options.store.clone()),
+            preflight: Preflight::new(options.store.clone()).bound(options.tenant_labels),
             keys: KeyCache::new(options.store.clone()),
             hosts,
             changes: Changes::default(),

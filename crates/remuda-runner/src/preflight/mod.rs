@@ -5,6 +5,7 @@
 //! only some workers can run gets the requirements that keep it away from the others.
 
 mod fingerprint;
+mod paths;
 mod placements;
 mod refusal;
 pub mod uploads;
@@ -12,7 +13,7 @@ mod verdict;
 mod words;
 mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comfyui::Workflow;
@@ -75,12 +76,21 @@ pub struct Cleared {
 pub struct Preflight {
     store: Arc<dyn Store>,
     known: Known,
+    /// Labels that all tasks of a tenant require.
+    bound: BTreeMap<Tenant, BTreeSet<String>>,
 }
 
 impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { known: Known::new(store.clone()), store }
+        Self { known: Known::new(store.clone()), store, bound: BTreeMap::new() }
+    }
+
+    /// Binds tenants to workers with these labels, whatever their tasks ask for.
+    #[must_use]
+    pub fn bound(mut self, labels: BTreeMap<Tenant, BTreeSet<String>>) -> Self {
+        self.bound = labels;
+        self
     }
 
     /// Takes a task back that a worker could not begin.
@@ -139,7 +149,10 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
+        let Question { tenant, workflow: raw, inputs, mut requires, targets, strict } = question;
+        if let Some(labels) = self.bound.get(&tenant) {
+            requires.labels.extend(labels.iter().cloned());
+        }
         let workflow = Workflow::from_raw(raw.clone()).map_err(Refusal::from)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
@@ -153,6 +166,7 @@ impl Preflight {
         let workflow = &case.workflow;
         let placements =
             placements::find(&self.store, &tenant, workflow, &inputs, &verdict.upload_inputs).await?;
+        paths::check(workflow, &verdict.upload_inputs, &placements)?;
         Ok(Cleared {
             placements,
             requires: case.asked.clone().and(&verdict.requires),

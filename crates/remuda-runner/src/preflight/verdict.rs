@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comfyui::guard::{self, Kind, Options, Problem, Report, Severity};
-use comfyui::object_info::has_model_ending;
+use comfyui::object_info::{Dynamic, InputKind, InputSpec, has_model_ending};
 use comfyui::{ObjectInfo, Workflow};
 use remuda_core::{Requirements, Sha256};
 use serde_json::{Map, Value};
@@ -240,8 +240,27 @@ fn note_upload_inputs(workflow: &Workflow, info: &ObjectInfo, found: &mut BTreeS
     for node in workflow.nodes() {
         let Some(class) = node.class_type() else { continue };
         let Some(described) = info.get(&class) else { continue };
-        for input in described.inputs.iter().filter(|input| input.upload.is_some()) {
-            found.insert((class.to_string(), input.name.clone()));
+        note_uploads(&class, "", &described.inputs, found);
+    }
+}
+
+/// Inputs that appear with the value of another have its name in front of theirs.
+fn note_uploads(class: &str, outer: &str, inputs: &[InputSpec], found: &mut BTreeSet<(String, String)>) {
+    for input in inputs {
+        if input.upload.is_some() {
+            found.insert((class.to_owned(), format!("{outer}{}", input.name)));
+        }
+        let InputKind::Dynamic(dynamic) = &input.kind else { continue };
+        let outer = format!("{outer}{}.", input.name);
+        match dynamic {
+            Dynamic::Combo { options } => {
+                options.iter().for_each(|(_, inputs)| note_uploads(class, &outer, inputs, found));
+            }
+            Dynamic::Slot { inputs, .. } => note_uploads(class, &outer, inputs, found),
+            Dynamic::Grow { names, template, .. } if template.upload.is_some() => {
+                found.extend(names.iter().map(|name| (class.to_owned(), format!("{outer}{name}"))));
+            }
+            _ => {}
         }
     }
 }

@@ -11,14 +11,14 @@ use remuda_core::{Failure, FailureClass, Phase, Placement, Timestamp};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step, close_for};
-use super::event::{Stage, Word};
-use super::inspect::chain;
+use super::event::{Stage, Unwell, Word};
+use super::inspect::{chain, describe};
 use super::look::locate;
 use super::worker::Ready;
 use crate::decide::edits::{self, FOLDER, Placed};
 use crate::decide::graph::{self, Verdict};
 use crate::decide::submission::{self, NotSent};
-use crate::decide::{extra, marker, offer};
+use crate::decide::{extra, marker};
 use crate::preflight;
 use crate::source::SourceError;
 
@@ -86,6 +86,7 @@ impl Attempt {
         let answer = loop {
             match self.unless_called(ready.session.client().object_info_bytes()).await? {
                 Ok(answer) => break answer,
+                Err(error) if error.is_too_large() => return Err(self.excess(&error).await),
                 Err(error) if since.elapsed() > self.patience() => {
                     let why = chain(&error);
                     return Err(self.trouble(format!("ComfyUI could not be asked what it has: {why}")));
@@ -93,13 +94,11 @@ impl Attempt {
                 Err(_) => self.unless_called(tokio::time::sleep(PAUSE)).await?,
             }
         };
-        let now = match tokio::task::spawn_blocking(move || offer::describe(&answer)).await {
-            Ok(Ok(now)) => now,
-            Ok(Err(why)) => {
+        let now = match describe(answer).await {
+            Ok(now) => now,
+            Err(Unwell { why, .. }) => {
                 return Err(self.trouble(format!("what ComfyUI says it has cannot be read: {why}")));
             }
-            // Only a runtime that ends cancels such work.
-            Err(_) => return Err(Close::GiveBack(None)),
         };
         if now.hash != ready.hash {
             self.tell(Word::Outdated).await;
@@ -184,6 +183,7 @@ impl Attempt {
                 Err(error) => error,
             };
             match &error {
+                error if error.is_too_large() => return Err(self.excess(error).await),
                 // The file itself is not welcome. Any other refusal is one of the worker, or of a proxy in front of it.
                 Error::Status { status, .. } if matches!(status.as_u16(), 400 | 413 | 415 | 422) => {
                     let message = format!("ComfyUI did not take the input {}: {error}", placement.filename);
@@ -198,6 +198,14 @@ impl Attempt {
                 _ => tokio::time::sleep(PAUSE).await,
             }
         }
+    }
+
+    /// The worker answered with more than it may, and the task was not sent: the worker is put aside, and the task goes
+    /// elsewhere.
+    async fn excess(&self, error: &Error) -> Close {
+        let why = chain(error);
+        self.tell(Word::Excess(why.clone())).await;
+        self.trouble(why)
     }
 
     /// Submits; the inner error is a refusal of the graph.
@@ -230,6 +238,10 @@ impl Attempt {
                 }
                 Err(error) => error,
             };
+            if error.is_too_large() {
+                // It may be queued all the same: whoever is asked next would answer with as much.
+                self.tell(Word::Excess(chain(&error))).await;
+            }
             match submission::judge(&error) {
                 NotSent::Refused(failure) => return Ok(Err(failure)),
                 NotSent::NotReached { why, status } if since.elapsed() > self.patience() => {

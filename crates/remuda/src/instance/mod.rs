@@ -27,8 +27,8 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use owner::Owner;
 pub(crate) use store::{open_files, open_store};
-pub(crate) use timing::herd_options;
-pub(crate) use workers::{Simulators, worker_configs};
+pub(crate) use timing::{herd_options, result_limits};
+pub(crate) use workers::{Simulators, comfyui_limits, worker_configs};
 
 use crate::config::Settings;
 
@@ -92,7 +92,10 @@ impl Instance {
         let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
             .largest_output(settings.tasks.max_output_size);
         let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-        let herd = Herd::start(Arc::new(source), herd_options(owner.id, gateway, settings.tasks.lease));
+        let herd = Herd::start(
+            Arc::new(source),
+            herd_options(owner.id, gateway, settings.tasks.lease, &settings.tasks),
+        );
 
         let mut options = ServerOptions::new(Arc::clone(&store), files.clone(), hub);
         options.defaults.timeout_s = i32::try_from(settings.tasks.timeout.as_secs()).unwrap_or(i32::MAX);
@@ -101,6 +104,7 @@ impl Instance {
         options.limits.body = settings.server.body_limit;
         options.limits.output = settings.tasks.max_output_size;
         options.limits.sync = settings.sync.limit;
+        options.tenant_labels.clone_from(&settings.tasks.tenant_labels);
         options.sync.timeout = settings.sync.timeout;
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);

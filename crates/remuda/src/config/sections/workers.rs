@@ -3,7 +3,8 @@
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;
 use crate::config::setting::{Program, Setting, Shape, flag};
-use crate::config::values::{ComfyUi, comfyuis};
+use crate::config::values::{ComfyUi, Size, comfyuis};
+use comfyui::Limits;
 
 static COMFYUI: Setting = Setting {
     name: "workers.comfyui",
@@ -25,7 +26,58 @@ static SIM: Setting = Setting {
     ..Setting::BASE
 };
 
-pub(super) const SETTINGS: &[&Setting] = &[&COMFYUI, &SIM];
+static MAX_ANSWER: Setting = Setting {
+    name: "workers.max_answer",
+    env: &["REMUDA_COMFYUI_MAX_ANSWER"],
+    default: "16MiB",
+    shape: Shape::Size,
+    range: (1 << 16, 1 << 40),
+    help: "Longest answer of a ComfyUI that has no limit of its own, unpacked; a worker that sends more is put aside",
+    ..Setting::BASE
+};
+
+static MAX_OBJECT_INFO: Setting = Setting {
+    name: "workers.max_object_info",
+    env: &["REMUDA_COMFYUI_MAX_OBJECT_INFO"],
+    default: "32MiB",
+    shape: Shape::Size,
+    range: (1 << 16, 1 << 40),
+    help: "Longest /object_info of a ComfyUI, unpacked",
+    ..Setting::BASE
+};
+
+static MAX_HISTORY: Setting = Setting {
+    name: "workers.max_history",
+    env: &["REMUDA_COMFYUI_MAX_HISTORY"],
+    default: "64MiB",
+    shape: Shape::Size,
+    range: (1 << 16, 1 << 40),
+    help: "Longest /history or /queue of a ComfyUI, unpacked",
+    ..Setting::BASE
+};
+
+static MAX_MESSAGE: Setting = Setting {
+    name: "workers.max_message",
+    env: &["REMUDA_COMFYUI_MAX_MESSAGE"],
+    default: "64MiB",
+    shape: Shape::Size,
+    range: (1 << 16, 1 << 40),
+    help: "Longest message on the websocket of a ComfyUI",
+    ..Setting::BASE
+};
+
+static MESSAGES_PER_SECOND: Setting = Setting {
+    name: "workers.messages_per_second",
+    env: &["REMUDA_COMFYUI_MESSAGES_PER_SECOND"],
+    default: "2000",
+    shape: Shape::Number,
+    range: (1, 1_000_000),
+    help: "Messages per second on the websocket of a ComfyUI; one that sends more is read more slowly",
+    ..Setting::BASE
+};
+
+pub(super) const SETTINGS: &[&Setting] =
+    &[&COMFYUI, &SIM, &MAX_ANSWER, &MAX_OBJECT_INFO, &MAX_HISTORY, &MAX_MESSAGE, &MESSAGES_PER_SECOND];
 
 /// The ComfyUIs that this process drives.
 #[derive(Debug, Clone)]
@@ -34,11 +86,22 @@ pub(crate) struct Workers {
     pub(crate) comfyui: Vec<ComfyUi>,
     /// Simulated ones to start: `REMUDA_SIM`, 0.
     pub(crate) sim: usize,
+    /// How much a ComfyUI may send: `REMUDA_COMFYUI_MAX_…`. The size of a file is `tasks.max_output_size`.
+    pub(crate) limits: Limits,
 }
 
 impl Workers {
     pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
         let comfyui = comfyuis(from.text(&COMFYUI)).map_err(|reason| from.blame(&COMFYUI, reason))?;
-        Ok(Self { comfyui, sim: from.get(&SIM)? })
+        let bytes = |setting| Ok::<_, ConfigError>(from.get::<Size, _>(setting)?.0);
+        let limits = Limits {
+            answer: bytes(&MAX_ANSWER)?,
+            object_info: bytes(&MAX_OBJECT_INFO)?,
+            history: bytes(&MAX_HISTORY)?,
+            frame: usize::try_from(bytes(&MAX_MESSAGE)?).unwrap_or(usize::MAX),
+            frames_per_second: from.get(&MESSAGES_PER_SECOND)?,
+            ..Limits::default()
+        };
+        Ok(Self { comfyui, sim: from.get(&SIM)?, limits })
     }
 }

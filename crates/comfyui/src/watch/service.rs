@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch as cell};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch as cell};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,7 +16,7 @@ use crate::watch::SessionOptions;
 use crate::watch::mailbox::Mailbox;
 use crate::watch::questions::{Answer, question};
 use crate::watch::tracker::{Ask, Tracker};
-use crate::ws::{Connection, ConnectionEvent, Timing};
+use crate::ws::{Connection, ConnectionEvent, ROOM, Timing};
 
 /// Questions under way at once. More would only queue up in the server's single event loop.
 const QUESTIONS: usize = 16;
@@ -149,6 +149,7 @@ impl Service {
             timing: self.timing,
             events: sender,
             ping: Arc::clone(&self.ping),
+            room: Arc::new(Semaphore::new(ROOM as usize)),
             stop: stop.clone(),
         };
         self.tasks.spawn(connection.run());
@@ -194,7 +195,7 @@ impl Service {
                 return Some(self.connect());
             }
             ConnectionEvent::Pong => self.tracker.heard(now),
-            ConnectionEvent::Message(message, raw) => {
+            ConnectionEvent::Message(message, raw, _room) => {
                 let asks = self.tracker.message(now, message, Some(&raw));
                 self.ask(asks);
             }

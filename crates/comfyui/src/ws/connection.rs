@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -27,6 +27,12 @@ type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Asks for previews that say which node they belong to.
 const HELLO: &str = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
+
+/// Kilobytes of frames beyond [`SMALL`] that may wait to be looked at.
+pub(crate) const ROOM: u32 = 64 << 10;
+
+/// Frames up to this many bytes are only counted.
+const SMALL: usize = 64 << 10;
 
 const NOBODY: &str = "nobody listens";
 
@@ -63,8 +69,8 @@ pub(crate) enum ConnectionEvent {
     Down,
     /// The server answered a ping.
     Pong,
-    /// A message, and the frame it was read from.
-    Message(Message, RawFrame),
+    /// A message, the frame it was read from, and the room that a large one takes until it has been looked at.
+    Message(Message, RawFrame, Option<OwnedSemaphorePermit>),
 }
 
 /// Settings of one connection task.
@@ -75,6 +81,8 @@ pub(crate) struct Connection {
     pub(crate) events: mpsc::Sender<ConnectionEvent>,
     /// Asks for a ping now.
     pub(crate) ping: Arc<Notify>,
+    /// Kilobytes of large frames that may wait to be looked at: see [`ROOM`].
+    pub(crate) room: Arc<Semaphore>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -135,6 +143,21 @@ impl Connection {
         };
         socket.send(Frame::Text(Utf8Bytes::from_static(HELLO))).await?;
         Ok(socket)
+    }
+
+    /// Waits until a large frame may wait with the others. Small ones are bounded by their number.
+    async fn room_for(&self, raw: &RawFrame) -> Option<OwnedSemaphorePermit> {
+        let size = match raw {
+            // What is read of a text takes a multiple of it.
+            RawFrame::Text(text) => text.len().saturating_mul(16),
+            RawFrame::Binary(bytes) => bytes.len(),
+        };
+        if size <= SMALL {
+            return None;
+        }
+        let kilobytes = u32::try_from(size >> 10).unwrap_or(ROOM).min(ROOM);
+        // It is never closed.
+        Arc::clone(&self.room).acquire_many_owned(kilobytes).await.ok()
     }
 
     /// Reads one socket to its end; returns why it ended.
@@ -221,7 +244,8 @@ impl Connection {
                             return NOBODY.into();
                         }
                     }
-                    if self.events.send(ConnectionEvent::Message(message, raw)).await.is_err() {
+                    let room = self.room_for(&raw).await;
+                    if self.events.send(ConnectionEvent::Message(message, raw, room)).await.is_err() {
                         return NOBODY.into();
                     }
                 }

@@ -15,6 +15,7 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::lenient;
+use crate::limits::{self, Body, Limits, Route, Unread, VALUES};
 use crate::tls;
 use crate::version::Capabilities;
 
@@ -46,6 +47,7 @@ pub struct ClientBuilder {
     headers: HeaderMap,
     bad_header: Option<String>,
     trusted: Vec<u8>,
+    limits: Limits,
 }
 
 impl ClientBuilder {
@@ -95,6 +97,13 @@ impl ClientBuilder {
     pub fn trust(mut self, pem: &[u8]) -> Self {
         self.trusted.extend_from_slice(pem);
         self.trusted.push(b'\n');
+        self
+    }
+
+    /// How much the server may send. What is larger ends in [`Error::TooLarge`].
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
 
@@ -149,6 +158,7 @@ impl ClientBuilder {
                 tls,
                 headers: self.headers,
                 timeout: self.timeout,
+                limits: self.limits,
                 known: StdMutex::default(),
                 detecting: Mutex::default(),
             }),
@@ -166,6 +176,7 @@ struct Inner {
     tls: Arc<rustls::ClientConfig>,
     headers: HeaderMap,
     timeout: Duration,
+    limits: Limits,
     known: StdMutex<Known>,
     /// Held while the server is asked what it can do.
     detecting: Mutex<()>,
@@ -224,6 +235,7 @@ impl Client {
             headers: HeaderMap::new(),
             bad_header: None,
             trusted: Vec::new(),
+            limits: Limits::default(),
         }
     }
 
@@ -240,6 +252,10 @@ impl Client {
 
     pub(crate) fn timeout(&self) -> Duration {
         self.inner.timeout
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.inner.limits
     }
 
     pub(crate) fn tls(&self) -> Arc<rustls::ClientConfig> {
@@ -318,6 +334,7 @@ impl Client {
             body: None,
             range: None,
             retry: false,
+            route: Route::Plain,
         }
     }
 
@@ -335,6 +352,7 @@ pub(crate) struct Call {
     body: Option<bytes::Bytes>,
     range: Option<String>,
     retry: bool,
+    route: Route,
 }
 
 impl Call {
@@ -365,6 +383,12 @@ impl Call {
     /// Says that a repeat of this call is harmless.
     pub(crate) fn repeatable(mut self) -> Self {
         self.retry = true;
+        self
+    }
+
+    /// Which bound the answer has.
+    pub(crate) fn bound(mut self, route: Route) -> Self {
+        self.route = route;
         self
     }
 
@@ -413,12 +437,15 @@ impl Call {
 
     /// Sends, and turns a status that says failure into an error.
     async fn checked(&self, whole: bool) -> Result<reqwest::Response> {
-        let response = self.once(whole).await?;
+        let mut response = self.once(whole).await?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let body = response.text().await.ok().filter(|text| !text.is_empty()).map(|text| excerpt(&text));
+        // A page of an error that never ends says nothing more.
+        let reading = limits::beginning(&mut response);
+        let body = tokio::time::timeout(self.client.inner.timeout, reading).await.unwrap_or_default();
+        let body = text_of(&body);
         Err(Error::Status { method: self.method_name(), path: self.url.path().to_owned(), status, body })
     }
 
@@ -447,44 +474,68 @@ impl Call {
     }
 
     /// The answer as raw bytes, whatever its status.
-    pub(crate) async fn answer(&self) -> Result<(StatusCode, bytes::Bytes)> {
-        let response = self.once(true).await?;
+    pub(crate) async fn answer(&self) -> Result<(StatusCode, Body)> {
+        let mut response = self.once(true).await?;
         let status = response.status();
-        let bytes = response.bytes().await.map_err(|error| self.transport(error))?;
-        Ok((status, bytes))
+        // The page of a server error is text for people.
+        let body = if status.is_server_error() {
+            Body::from(limits::beginning(&mut response).await)
+        } else {
+            self.body(&mut response).await?
+        };
+        Ok((status, body))
+    }
+
+    /// The body of an answer, within its bound.
+    pub(crate) async fn body(&self, response: &mut reqwest::Response) -> Result<Body> {
+        let limit = self.route.bytes(&self.client.inner.limits);
+        limits::body(response, limit).await.map_err(|unread| match unread {
+            Unread::TooLarge => self.too_large(limit),
+            Unread::Broke(error) => self.transport(error),
+        })
+    }
+
+    pub(crate) fn too_large(&self, limit: u64) -> Error {
+        Error::TooLarge { what: self.name(), limit, unit: "bytes" }
     }
 
     /// The answer as JSON.
     pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(&self) -> Result<T> {
-        let bytes = self.bytes().await?;
-        if bytes.len() <= LARGE {
-            return self.parse(&bytes);
+        let body = self.bytes().await?;
+        if body.bytes.len() <= LARGE {
+            return self.parse(&body.bytes);
         }
         // A history of megabytes takes its time, and others wait for the runtime's threads.
-        let text = bytes.clone();
-        match tokio::task::spawn_blocking(move || lenient::from_slice(&text)).await {
-            Ok(read) => read.map_err(|error| self.not_understood(&error, &bytes)),
+        let call = self.clone();
+        let name = self.name();
+        match tokio::task::spawn_blocking(move || call.parse(&body.bytes)).await {
+            Ok(read) => read,
             // Only a runtime that ends, or a panic, cancels such work.
-            Err(error) => Err(self.not_understood(&error, &bytes)),
+            Err(error) => Err(Error::Protocol { what: name, detail: error.to_string() }),
         }
     }
 
     /// The body of a good answer.
-    pub(crate) async fn bytes(&self) -> Result<bytes::Bytes> {
+    pub(crate) async fn bytes(&self) -> Result<Body> {
         self.retried(|| async {
-            let response = self.checked(true).await?;
-            response.bytes().await.map_err(|error| self.transport(error))
+            let mut response = self.checked(true).await?;
+            self.body(&mut response).await
         })
         .await
     }
 
     pub(crate) fn parse<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
-        lenient::from_slice(bytes).map_err(|error| self.not_understood(&error, bytes))
-    }
-
-    fn not_understood(&self, error: &dyn fmt::Display, bytes: &[u8]) -> Error {
-        let begins = String::from_utf8_lossy(&bytes[..bytes.len().min(120)]);
-        Error::Protocol { what: self.name(), detail: format!("{error}; it begins {:?}", excerpt(&begins)) }
+        // Two bytes of text can become a hundred bytes of value.
+        if bytes.len() > VALUES && lenient::count_values(bytes, self.route.depth()) > VALUES {
+            return Err(Error::TooLarge { what: self.name(), limit: VALUES as u64, unit: "JSON values" });
+        }
+        lenient::from_slice(bytes).map_err(|error| Error::Protocol {
+            what: self.name(),
+            detail: format!(
+                "{error}; it begins {:?}",
+                excerpt(&String::from_utf8_lossy(&bytes[..bytes.len().min(120)]))
+            ),
+        })
     }
 
     /// As [`Call::read`], with 404 as `None`.
@@ -516,6 +567,12 @@ fn same_host_only() -> Policy {
         });
         if same && attempt.previous().len() <= 5 { attempt.follow() } else { attempt.stop() }
     })
+}
+
+/// What the beginning of a body says, if it says something.
+pub(crate) fn text_of(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(&body[..body.len().min(4 * EXCERPT)]);
+    (!text.is_empty()).then(|| excerpt(&text))
 }
 
 /// The first part of a text, cut at a character boundary.

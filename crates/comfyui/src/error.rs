@@ -160,6 +160,17 @@ pub enum Error {
         detail: String,
     },
 
+    /// The server sent more than it may: see [`crate::Limits`]. Nothing of it was kept.
+    #[error("the answer to {what} is larger than {limit} {unit}")]
+    TooLarge {
+        /// What was asked.
+        what: String,
+        /// The bound.
+        limit: u64,
+        /// What the bound counts.
+        unit: &'static str,
+    },
+
     /// The caller's side of a transfer failed: what is uploaded could not be read, or what is downloaded not written.
     #[error("cannot read or write {what}")]
     Input {
@@ -210,7 +221,18 @@ impl Error {
             | Error::ExecutionFailed(_)
             | Error::Unsupported { .. }
             | Error::Protocol { .. }
+            | Error::TooLarge { .. }
             | Error::Input { .. } => Repeat::Useless,
+        }
+    }
+
+    /// True when the server sent more than it may. Its other answers are not to be trusted either.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        match self {
+            Error::TooLarge { .. } => true,
+            Error::Uncertain { source, .. } => source.is_too_large(),
+            _ => false,
         }
     }
 

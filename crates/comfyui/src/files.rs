@@ -12,10 +12,12 @@ use http::{StatusCode, header};
 use serde::Deserialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::io::ReaderStream;
 
-use crate::client::{Call, Client, excerpt};
+use crate::client::{Call, Client, text_of};
 use crate::error::{Error, Result};
+use crate::limits::{self, Body};
 use crate::outputs::{FileType, OutputFile};
 
 /// Names one file on the server.
@@ -96,6 +98,11 @@ pub struct Download {
     pub etag: Option<String>,
     /// Whether this is only the part that was asked for.
     pub partial: bool,
+    limit: u64,
+    slowest: u64,
+    patience: Duration,
+    begun: Instant,
+    got: u64,
 }
 
 struct DownloadCall(Call);
@@ -110,9 +117,21 @@ impl Download {
     /// The next bytes, `None` at the end.
     ///
     /// # Errors
-    /// When the connection breaks or stands still for the client's timeout.
+    /// When the connection breaks, stands still for the client's timeout, or is slower than [`crate::Limits::slowest`];
+    /// [`Error::TooLarge`] when more comes than was announced or than [`crate::Limits::file`] allows.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>> {
-        self.response.chunk().await.map_err(|error| self.call.0.transport(error))
+        let chunk = self.response.chunk().await.map_err(|error| self.call.0.transport(error))?;
+        let Some(chunk) = chunk else { return Ok(None) };
+        self.got += chunk.len() as u64;
+        if self.got > self.limit {
+            return Err(self.call.0.too_large(self.limit));
+        }
+        // A byte now and then would hold it for ever.
+        let due = self.patience + Duration::from_secs(self.got / self.slowest.max(1));
+        if self.begun.elapsed() > due {
+            return Err(Error::TimedOut { what: self.call.0.name(), after: self.begun.elapsed() });
+        }
+        Ok(Some(chunk))
     }
 
     /// Writes everything to `to` and tells how many bytes that was.
@@ -139,16 +158,11 @@ impl Download {
     /// Everything at once, for small files; refuses more than `limit` bytes.
     ///
     /// # Errors
-    /// As [`Download::chunk`], and [`Error::Protocol`] above the limit.
+    /// As [`Download::chunk`], and [`Error::TooLarge`] above the limit.
     pub async fn bytes(mut self, limit: usize) -> Result<Vec<u8>> {
-        let mut all = Vec::with_capacity(self.len.unwrap_or_default().min(limit as u64) as usize);
+        self.limit = self.limit.min(limit as u64);
+        let mut all = Vec::new();
         while let Some(chunk) = self.chunk().await? {
-            if all.len() + chunk.len() > limit {
-                return Err(Error::Protocol {
-                    what: self.call.0.name(),
-                    detail: format!("the file is larger than the limit of {limit} bytes"),
-                });
-            }
             all.extend_from_slice(&chunk);
         }
         Ok(all)
@@ -338,8 +352,18 @@ impl Client {
         })?;
         let text = |name| response.headers().get(name)?.to_str().ok().map(str::to_owned);
         let encoded = response.headers().contains_key(header::CONTENT_ENCODING);
+        let len = response.content_length().filter(|_| !encoded);
+        let limits = self.limits();
+        if len.is_some_and(|len| len > limits.file) {
+            return Err(call.too_large(limits.file));
+        }
         Ok(Download {
-            len: response.content_length().filter(|_| !encoded),
+            len,
+            limit: limits.file,
+            slowest: limits.slowest,
+            patience: self.timeout(),
+            begun: Instant::now(),
+            got: 0,
             content_type: text(header::CONTENT_TYPE),
             etag: text(header::ETAG),
             partial: response.status() == StatusCode::PARTIAL_CONTENT,
@@ -421,20 +445,25 @@ impl Client {
         let name = upload.name.replace(['"', '\r', '\n'], "_");
         form = form.part("image", part.file_name(name));
         let sending = self.upload_client().post(self.endpoint(route)).multipart(form).send();
-        let response = self.while_alive(sending, &alive, &call).await.map_err(|error| {
+        let mut response = self.while_alive(sending, &alive, &call).await.map_err(|error| {
             match failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 Some(source) => Error::Input { what: format!("upload {:?}", upload.name), source },
                 None => error,
             }
         })?;
         let status = response.status();
-        let bytes = match tokio::time::timeout(self.timeout(), response.bytes()).await {
-            Ok(bytes) => bytes.map_err(|error| call.transport(error))?,
+        let reading = async {
+            match status.is_success() {
+                true => call.body(&mut response).await,
+                false => Ok(Body::from(limits::beginning(&mut response).await)),
+            }
+        };
+        let body = match tokio::time::timeout(self.timeout(), reading).await {
+            Ok(body) => body?,
             Err(_) => return Err(Error::TimedOut { what: call.name(), after: self.timeout() }),
         };
         if !status.is_success() {
-            let text = String::from_utf8_lossy(&bytes);
-            let body = (!text.is_empty()).then(|| excerpt(&text));
+            let body = text_of(&body.bytes);
             return Err(Error::Status {
                 method: "POST",
                 path: format!("/{}", route.join("/")),
@@ -442,7 +471,7 @@ impl Client {
                 body,
             });
         }
-        let answer: Answer = call.parse(&bytes)?;
+        let answer: Answer = call.parse(&body.bytes)?;
         Ok(FileRef {
             filename: answer.name,
             subfolder: answer.subfolder,

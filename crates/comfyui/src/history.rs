@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::error::Result;
 use crate::ids::PromptId;
+use crate::lenient;
+use crate::limits::{Route, VALUES};
 use crate::outputs::Outputs;
 use crate::queue::QueueItem;
 use crate::ws::Message;
@@ -45,8 +47,16 @@ pub struct Status {
 
 /// `[event, data]` pairs; what does not look like one is skipped.
 fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Message>, D::Error> {
-    let pairs = Option::<Vec<Value>>::deserialize(deserializer)?.unwrap_or_default();
+    use serde::de::Error as _;
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(Vec::new()) };
+    if lenient::count_values(raw.get().as_bytes(), usize::MAX) > VALUES {
+        return Err(D::Error::custom(format!(
+            "the messages of a history entry hold more than {VALUES} values"
+        )));
+    }
+    let pairs: Option<Vec<Value>> = serde_json::from_str(raw.get()).map_err(D::Error::custom)?;
     Ok(pairs
+        .unwrap_or_default()
         .into_iter()
         .filter_map(|pair| match pair {
             Value::Array(mut pair) if pair.len() >= 2 => {
@@ -60,10 +70,16 @@ fn messages<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Message>, 
 }
 
 impl HistoryEntry {
-    /// Everything the output nodes left, in the server's order.
+    /// Everything the output nodes left, in the server's order; nothing when it is more than can be held.
     #[must_use]
     pub fn outputs(&self) -> Outputs {
-        Outputs::from_history(&self.raw_outputs)
+        if self.outputs_fit() { Outputs::from_history(&self.raw_outputs) } else { Outputs::default() }
+    }
+
+    /// Whether what the output nodes left can be turned into values.
+    pub(crate) fn outputs_fit(&self) -> bool {
+        let raw = self.raw_outputs.get();
+        raw.len() <= VALUES || lenient::count_values(raw.as_bytes(), usize::MAX) <= VALUES
     }
 
     /// Nodes that were served from the cache.
@@ -97,7 +113,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn history(&self, id: &PromptId) -> Result<Option<HistoryEntry>> {
-        let call = self.get(&["history", id.as_str()]).repeatable();
+        let call = self.get(&["history", id.as_str()]).repeatable().bound(Route::History);
         let mut entries: IndexMap<PromptId, HistoryEntry> = call.read().await?;
         Ok(entries.swap_remove(id))
     }
@@ -111,7 +127,7 @@ impl Client {
         max_items: Option<u32>,
         offset: Option<u32>,
     ) -> Result<IndexMap<PromptId, HistoryEntry>> {
-        let mut call = self.get(&["history"]).repeatable();
+        let mut call = self.get(&["history"]).repeatable().bound(Route::History);
         if let Some(max_items) = max_items {
             call = call.query("max_items", &max_items.to_string());
         }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
+use crate::limits::Route;
 use crate::object_info::{NodeInfo, ObjectInfo};
 
 /// `GET /system_stats`. It answers also when the worker thread is dead.
@@ -106,9 +107,9 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn object_info(&self) -> Result<ObjectInfo> {
-        let call = self.get(&["object_info"]).repeatable();
-        let bytes = call.bytes().await?;
-        ObjectInfo::from_slice(&bytes)
+        let call = self.get(&["object_info"]).repeatable().bound(Route::ObjectInfo);
+        let body = call.bytes().await?;
+        ObjectInfo::from_slice(&body.bytes)
             .map_err(|error| Error::Protocol { what: call.name(), detail: error.to_string() })
     }
 
@@ -117,7 +118,8 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn object_info_bytes(&self) -> Result<bytes::Bytes> {
-        self.get(&["object_info"]).repeatable().bytes().await
+        let call = self.get(&["object_info"]).repeatable().bound(Route::ObjectInfo);
+        Ok(call.bytes().await?.bytes)
     }
 
     /// Description of one node class; `None` when the server does not have it.
@@ -126,8 +128,8 @@ impl Client {
     /// As any call.
     pub async fn object_info_of(&self, class: &str) -> Result<Option<NodeInfo>> {
         let call = self.get(&["object_info", class]).repeatable();
-        let bytes = call.bytes().await?;
-        let info = ObjectInfo::from_slice(&bytes)
+        let body = call.bytes().await?;
+        let info = ObjectInfo::from_slice(&body.bytes)
             .map_err(|error| Error::Protocol { what: call.name(), detail: error.to_string() })?;
         Ok(info.get(class).cloned())
     }

@@ -73,6 +73,46 @@ pub fn replace_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(repaired)
 }
 
+/// How many values a JSON text holds, down to this many levels of lists and objects, at most; keys are not counted.
+///
+/// One pass without memory of its own: it tells before parsing how much parsing would take. Texts that are not JSON
+/// get a number as well.
+///
+/// ```
+/// use comfyui::lenient::count_values;
+///
+/// assert_eq!(count_values(br#"{"a": [1, 2, "x,y"], "b": {}}"#, usize::MAX), 6);
+/// assert_eq!(count_values(br#"{"a": [1, 2, "x,y"], "b": {}}"#, 1), 3);
+/// ```
+pub fn count_values(json: &[u8], depth: usize) -> usize {
+    let mut level = 0usize;
+    let mut count = 1;
+    let mut at = 0;
+    // Whether a list or an object was opened and nothing stood in it yet.
+    let mut opened = false;
+    while let Some(&byte) = json.get(at) {
+        if opened && !byte.is_ascii_whitespace() {
+            opened = false;
+            count += usize::from(!matches!(byte, b']' | b'}') && level <= depth);
+        }
+        match byte {
+            b'"' => {
+                at = end_of_string(json, at);
+                continue;
+            }
+            b'[' | b'{' => {
+                level += 1;
+                opened = true;
+            }
+            b']' | b'}' => level = level.saturating_sub(1),
+            b',' => count += usize::from(level <= depth),
+            _ => {}
+        }
+        at += 1;
+    }
+    count
+}
+
 /// The bare words outside strings and where they stand.
 pub(crate) fn non_finite_words(json: &[u8]) -> impl Iterator<Item = (usize, &'static str)> {
     let mut at = 0;

@@ -7,6 +7,7 @@
 mod models;
 mod parse;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use indexmap::IndexMap;
@@ -17,6 +18,9 @@ use serde_json::{Map, Value};
 use crate::lenient;
 
 pub use models::{has_model_ending, model_folder};
+
+/// How many JSON values an answer may hold. A ComfyUI with 5,000 nodes and 3,000 models has about a million.
+const MOST_VALUES: usize = 1_500_000;
 
 /// All node classes of one ComfyUI, in its order.
 ///
@@ -181,7 +185,7 @@ pub enum InputKind {
 ///         "input": {"required": {"image": ["IMAGE", {}]}}, "prefix": "image", "min": 2, "max": 50}}]}}}}"#,
 /// )?;
 /// let images = &info.get("BatchImagesNode").unwrap().inputs[0];
-/// assert!(matches!(&images.kind, InputKind::Dynamic(Dynamic::Grow { names, .. }) if names[1] == "image1"));
+/// assert!(matches!(&images.kind, InputKind::Dynamic(Dynamic::Grow { names, .. }) if names.iter().nth(1).unwrap() == "image1"));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
@@ -195,7 +199,7 @@ pub enum Dynamic {
     /// A row of equal inputs.
     Grow {
         /// The names of the inputs, without the name of the row in front.
-        names: Vec<String>,
+        names: GrowNames,
         /// How many of the names are meant to be given at least.
         min: usize,
         /// What each of them is.
@@ -208,6 +212,42 @@ pub enum Dynamic {
         /// The inputs it brings.
         inputs: Vec<InputSpec>,
     },
+}
+
+/// The names of the inputs of a row. Numbered ones are not kept one by one: a short description can stand for thousands.
+///
+/// ```
+/// use comfyui::object_info::GrowNames;
+///
+/// let names = GrowNames::Numbered { prefix: "image".to_owned(), count: 2 };
+/// assert_eq!(names.iter().collect::<Vec<_>>(), ["image0", "image1"]);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum GrowNames {
+    /// As they are listed.
+    Listed(Vec<String>),
+    /// The same word with a number behind it, from 0.
+    Numbered {
+        /// The word.
+        prefix: String,
+        /// How many.
+        count: usize,
+    },
+}
+
+impl GrowNames {
+    /// All names.
+    pub fn iter(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let (listed, numbered) = match self {
+            Self::Listed(names) => (names.as_slice(), None),
+            Self::Numbered { prefix, count } => (&[] as &[String], Some((prefix, *count))),
+        };
+        let numbered = numbered
+            .into_iter()
+            .flat_map(|(prefix, count)| (0..count).map(move |index| Cow::Owned(format!("{prefix}{index}"))));
+        listed.iter().map(|name| Cow::Borrowed(name.as_str())).chain(numbered)
+    }
 }
 
 /// What kind of file an input takes. The words are those of the frontend, `image_upload` and so on.
@@ -261,9 +301,19 @@ impl ObjectInfo {
     ///
     /// # Errors
     ///
-    /// Only when the answer is not JSON, or not an object.
+    /// When the answer is not JSON, not an object, or holds more values than any ComfyUI has.
     pub fn from_slice(json: &[u8]) -> Result<Self, serde_json::Error> {
+        use serde::de::Error as _;
+        if !Self::fits(json) {
+            let error = format!("it holds more than {MOST_VALUES} JSON values");
+            return Err(serde_json::Error::custom(error));
+        }
         lenient::from_slice(json)
+    }
+
+    /// Whether the answer holds no more values than any ComfyUI has. Told without parsing it.
+    pub fn fits(json: &[u8]) -> bool {
+        json.len() <= MOST_VALUES || lenient::count_values(json, usize::MAX) <= MOST_VALUES
     }
 
     /// The class with this name.

@@ -10,11 +10,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use crate::client::{Client, excerpt};
+use crate::client::{Client, text_of};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{ClientId, PromptId};
-use crate::lenient;
 use crate::queue::Whereabouts;
 use crate::workflow::Workflow;
 
@@ -371,6 +370,7 @@ impl Client {
                     // Also a 200 whose body cannot be read.
                     Error::Unreachable { sent: true, .. }
                     | Error::TimedOut { .. }
+                    | Error::TooLarge { .. }
                     | Error::Protocol { .. } => error,
                     Error::Status { status, .. } if status.is_server_error() => error,
                     error => return Err(error),
@@ -408,9 +408,10 @@ impl Client {
 
     async fn post_prompt(&self, body: bytes::Bytes) -> Result<Accepted> {
         let call = self.post(&["prompt"]).raw_body(body);
-        let (status, bytes) = call.answer().await?;
+        let (status, body) = call.answer().await?;
+        let bytes = &body.bytes;
         if status == StatusCode::OK {
-            let answer: Answer = call.parse(&bytes)?;
+            let answer: Answer = call.parse(bytes)?;
             return Ok(Accepted {
                 prompt_id: answer.prompt_id,
                 number: answer.number,
@@ -419,17 +420,11 @@ impl Client {
             });
         }
         if status == StatusCode::BAD_REQUEST
-            && let Ok(refusal) = lenient::from_slice::<Refusal>(&bytes)
+            && let Ok(refusal) = call.parse::<Refusal>(bytes)
         {
             return Err(Error::Refused(Box::new(refusal)));
         }
-        let text = String::from_utf8_lossy(&bytes);
-        Err(Error::Status {
-            method: "POST",
-            path: "/prompt".into(),
-            status,
-            body: (!text.is_empty()).then(|| excerpt(&text)),
-        })
+        Err(Error::Status { method: "POST", path: "/prompt".into(), status, body: text_of(bytes) })
     }
 
     /// `Some(id)` when the prompt is there, `None` when it surely is not.
@@ -458,7 +453,7 @@ impl Client {
 /// Whether a request without an answer can take effect later. A broken connection or ComfyUI's own 500 cannot.
 fn may_still_arrive(doubt: &Error) -> bool {
     match doubt {
-        Error::TimedOut { .. } | Error::Protocol { .. } => true,
+        Error::TimedOut { .. } | Error::Protocol { .. } | Error::TooLarge { .. } => true,
         Error::Status { status, .. } => *status != StatusCode::INTERNAL_SERVER_ERROR,
         _ => false,
     }

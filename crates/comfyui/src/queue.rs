@@ -1,7 +1,9 @@
 //! The server's queue, and the question where a prompt is.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -10,6 +12,14 @@ use crate::error::{Error, Result};
 use crate::history::HistoryEntry;
 use crate::ids::PromptId;
 use crate::jobs::JobStatus;
+use crate::lenient::count_values;
+use crate::limits::Route;
+
+/// More ids than this in the list of output nodes are left out: no graph has so many.
+const MOST_OUTPUTS: usize = 200_000;
+
+/// A member of `extra_data` that is longer than this is not read by [`QueueItem::extra`].
+const LONGEST_EXTRA: usize = 1 << 20;
 
 /// `GET /queue`.
 #[derive(Debug, Clone, Deserialize)]
@@ -41,10 +51,41 @@ pub struct QueueItem {
     pub prompt_id: PromptId,
     /// The graph, as the server converted it.
     pub prompt: Box<RawValue>,
-    /// What was sent with it, with `client_id` and (0.3.69) `create_time` added.
-    pub extra_data: Value,
+    /// What was sent with it, with `client_id` and (0.3.69) `create_time` added, as the server wrote it: it can hold a
+    /// second copy of the workflow. [`QueueItem::extra`] reads one member.
+    pub extra_data: Box<RawValue>,
     /// Output nodes that will run, in no order.
     pub outputs: Vec<String>,
+}
+
+impl QueueItem {
+    /// One member of `extra_data`. The others are passed over without being kept.
+    #[must_use]
+    pub fn extra(&self, key: &str) -> Option<Value> {
+        struct Member<'a>(&'a str);
+        impl<'de> Visitor<'de> for Member<'_> {
+            type Value = Option<Value>;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<Value>, A::Error> {
+                let mut found: Option<&RawValue> = None;
+                while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+                    if key == self.0 {
+                        found = Some(map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                let found = found.filter(|raw| raw.get().len() <= LONGEST_EXTRA);
+                Ok(found.and_then(|raw| serde_json::from_str(raw.get()).ok()))
+            }
+        }
+        let mut text = serde_json::Deserializer::from_str(self.extra_data.get());
+        text.deserialize_map(Member(key)).ok().flatten()
+    }
 }
 
 impl<'de> Deserialize<'de> for QueueItem {
@@ -63,9 +104,11 @@ impl<'de> Deserialize<'de> for QueueItem {
                 let number: Option<f64> = seq.next_element()?.ok_or_else(|| missing("number"))?;
                 let prompt_id = seq.next_element()?.ok_or_else(|| missing("prompt_id"))?;
                 let prompt = seq.next_element()?.ok_or_else(|| missing("prompt"))?;
-                let extra_data = seq.next_element()?.unwrap_or_default();
-                let outputs: Option<Value> = seq.next_element()?;
+                let extra_data = seq.next_element()?.unwrap_or_else(|| RawValue::NULL.to_owned());
+                let outputs: Option<Box<RawValue>> = seq.next_element()?;
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
+                let outputs = outputs.filter(|raw| count_values(raw.get().as_bytes(), 1) <= MOST_OUTPUTS);
+                let outputs = outputs.and_then(|raw| serde_json::from_str(raw.get()).ok());
                 let outputs = match outputs {
                     Some(Value::Array(ids)) => {
                         ids.into_iter().filter_map(|id| id.as_str().map(str::to_owned)).collect()
@@ -98,7 +141,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn queue(&self) -> Result<Queue> {
-        self.get(&["queue"]).repeatable().read().await
+        self.get(&["queue"]).repeatable().bound(Route::History).read().await
     }
 
     /// How many prompts are pending or running, of everybody.
@@ -178,7 +221,7 @@ impl Client {
     /// # Errors
     /// As any call.
     pub async fn find_marked(&self, key: &str, value: &Value) -> Result<Option<PromptId>> {
-        let marked = |item: &QueueItem| item.extra_data.get(key) == Some(value);
+        let marked = |item: &QueueItem| item.extra(key).as_ref() == Some(value);
         let queue = self.queue().await?;
         if let Some(item) = queue.running.iter().chain(&queue.pending).find(|item| marked(item)) {
             return Ok(Some(item.prompt_id.clone()));

@@ -43,7 +43,7 @@ impl Client {
     /// As any call.
     pub async fn get_userdata(&self, path: &str) -> Result<Option<Bytes>> {
         match self.get(&["userdata", path]).repeatable().bytes().await {
-            Ok(bytes) => Ok(Some(bytes)),
+            Ok(body) => Ok(Some(body.bytes)),
             Err(Error::Status { status: StatusCode::NOT_FOUND, .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -94,7 +94,10 @@ impl Directory {
                 match fs::symlink_metadata(&path) {
                     Ok(metadata) if metadata.is_symlink() => {
                         let detail = format!("{} is a symbolic link, which is not followed", path.display());
-                        return Err(this.trouble.other(detail));
+                        return Err(match way {
+                            Way::Whole => Error::Linked { key: key.clone(), detail },
+                            Way::Folders => this.trouble.other(detail),
+                        });
                     }
                     Ok(_) => {}
                     // The request itself will say so.

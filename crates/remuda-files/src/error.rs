@@ -24,6 +24,15 @@ pub enum Error {
         key: FileKey,
     },
 
+    /// Something on the way to the file is a link, which is not followed: as good as no file.
+    #[error("no file {key}: {detail}")]
+    Linked {
+        /// What was asked for.
+        key: FileKey,
+        /// What is a link.
+        detail: String,
+    },
+
     /// The stream brought more than was allowed. Nothing of it was kept.
     #[error("the file is larger than {limit} bytes")]
     TooLarge {

@@ -42,4 +42,4 @@ pub use decide::health::QuarantineRules;
 pub use herd::{Herd, HerdStatus, LeaseState, WorkerState};
 pub use limits::{GraphLimits, setting as limit_setting};
 pub use names::{host_id, worker_id_for};
-pub use options::{HerdOptions, Timing, WorkerConfig};
+pub use options::{HerdOptions, ResultLimits, Timing, WorkerConfig};

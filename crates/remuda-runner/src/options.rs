@@ -23,6 +23,23 @@ pub struct HerdOptions {
     pub pool: Pool,
     /// What this process knows of tasks that brought it down, and nobody has counted yet.
     pub harm: HarmBook,
+    /// How much a task may leave.
+    pub results: ResultLimits,
+}
+
+/// How much a task may leave. What leaves more fails, and is not rendered again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResultLimits {
+    /// Files.
+    pub files: usize,
+    /// Bytes of JSON that its nodes report, beside the files.
+    pub bytes: usize,
+}
+
+impl Default for ResultLimits {
+    fn default() -> Self {
+        Self { files: 20_000, bytes: 16 << 20 }
+    }
 }
 
 impl HerdOptions {
@@ -35,6 +52,7 @@ impl HerdOptions {
             quarantine: QuarantineRules::default(),
             pool: Pool::default(),
             harm: HarmBook::default(),
+            results: ResultLimits::default(),
         }
     }
 }

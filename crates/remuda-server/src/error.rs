@@ -208,7 +208,7 @@ impl From<remuda_files::Error> for ApiError {
         // The texts name paths and buckets: they are for the log.
         let text = error.to_string();
         let mut new = match error {
-            Error::NotFound { .. } => {
+            Error::NotFound { .. } | Error::Linked { .. } => {
                 Self::new(StatusCode::NOT_FOUND, "file_missing", "the file is not in the file store any more")
             }
             Error::TooLarge { limit } => Self::too_large("the file", limit),

@@ -1,13 +1,13 @@
 //! How a server behaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use remuda_core::{OwnerId, Priority, WorkerId};
+use remuda_core::{OwnerId, Priority, Tenant, WorkerId};
 use remuda_files::Files;
 use remuda_pool::{Pool, Pulse};
 use remuda_runner::GraphLimits;
@@ -29,6 +29,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// How large graphs may be.
     pub graph: GraphLimits,
+    /// Labels that workers must have to get tasks of a tenant, whatever these ask for themselves.
+    pub tenant_labels: BTreeMap<Tenant, BTreeSet<String>>,
     /// How the synchronous handler waits.
     pub sync: SyncOptions,
     /// Origins of web pages that may call the API, as `https://example.org`. None: CORS is off.
@@ -69,6 +71,7 @@ impl ServerOptions {
             defaults: TaskDefaults::default(),
             limits: Limits::default(),
             graph: GraphLimits::default(),
+            tenant_labels: BTreeMap::new(),
             sync: SyncOptions::default(),
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),
@@ -211,7 +214,7 @@ impl Default for Limits {
             body: 32 << 20,
             asset: 8 << 30,
             output: 64 << 30,
-            task_files: 10_000,
+            task_files: 20_000,
             task_outputs: 1 << 40,
             key_workers: 256,
             key_descriptions: Descriptions { most: 1024, bytes: 2 << 30 },

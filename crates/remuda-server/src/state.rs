@@ -86,7 +86,8 @@ impl AppState {
         Self(Arc::new(Shared {
             preflight: Preflight::new(options.store.clone())
                 .with_pool(options.pool.clone())
-                .within(options.graph),
+                .within(options.graph)
+                .bound(options.tenant_labels),
             pool: options.pool,
             pulse: options.pulse,
             keys: KeyCache::new(options.store.clone()),

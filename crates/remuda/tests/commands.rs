@@ -171,3 +171,35 @@ async fn the_page_is_served_from_its_package_and_a_folder_without_one_is_refused
     let page = reqwest::get(server.url()).await.unwrap();
     assert_eq!(page.text().await.unwrap(), "the page");
 }
+
+#[tokio::test]
+async fn a_tenant_is_bound_to_the_workers_of_its_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--sim", "1", "--tenant-label", "default=pool=a"];
+    let server = Running::serve(&dir.path().join("data"), &args).await;
+    let submitted = remuda(&["submit", WORKFLOW, "--server", server.url(), "--json"]);
+    assert!(submitted.status.success(), "{}", text(&submitted.stderr));
+    let task: serde_json::Value = serde_json::from_slice(&submitted.stdout).unwrap();
+    let id = task["id"].as_str().unwrap().to_owned();
+    let shown = remuda(&["status", &id, "--server", server.url(), "--json"]);
+    let task: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(task["status"], "pending", "{task}");
+    assert!(task["requires"]["labels"].as_array().unwrap().contains(&"pool=a".into()), "{task}");
+    drop(server);
+
+    // The simulated worker has this label.
+    let args = ["--sim", "1", "--tenant-label", "default=simulated"];
+    let server = Running::serve(&dir.path().join("other"), &args).await;
+    let out = dir.path().join("out");
+    let ran = remuda(&[
+        "run",
+        WORKFLOW,
+        "--server",
+        server.url(),
+        "--set",
+        "3.steps=2",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+}

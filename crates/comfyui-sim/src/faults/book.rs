@@ -108,6 +108,8 @@ pub(crate) enum Before {
     Reset,
     Error(u16),
     HalfOpen,
+    Endless(u16, u64),
+    GzipBomb(u64),
 }
 
 /// Instead of sending the answer.
@@ -117,6 +119,9 @@ pub(crate) enum After {
     Error(u16),
     Garbage,
     Cut,
+    ObjectInfo(u64),
+    History(u64),
+    Trickle(Duration),
 }
 
 /// What befalls a socket.
@@ -132,6 +137,7 @@ pub(crate) enum SocketFaultKind {
     Mute,
     Drop,
     HalfOpen,
+    Flood { frames: u64, bytes: u64 },
 }
 
 /// What befalls the process.
@@ -239,7 +245,7 @@ impl Faults {
             return plan;
         }
         for entry in &mut meant {
-            if let Some(after) = after(entry)
+            if let Some(after) = after(entry, path)
                 && plan.after.is_none()
             {
                 plan.after = entry.strike().then_some(after);
@@ -262,6 +268,7 @@ impl Faults {
                 FaultKind::MuteWebsocket { after_frames } => (SocketFaultKind::Mute, after_frames),
                 FaultKind::DropWebsocket { after_frames } => (SocketFaultKind::Drop, after_frames),
                 FaultKind::HalfOpenWebsocket { after_frames } => (SocketFaultKind::HalfOpen, after_frames),
+                FaultKind::FloodWebsocket { frames, bytes } => (SocketFaultKind::Flood { frames, bytes }, 0),
                 _ => continue,
             };
             if found.is_none() && entry.active(now) && asked.insert(entry.id) && entry.strike() {
@@ -358,16 +365,22 @@ fn before(entry: &Entry) -> Option<Before> {
         FaultKind::Reset => Some(Before::Reset),
         FaultKind::Error { status } => Some(Before::Error(status)),
         FaultKind::HalfOpen => Some(Before::HalfOpen),
+        FaultKind::Endless { status, bytes } => Some(Before::Endless(status, bytes)),
+        FaultKind::GzipBomb { bytes } => Some(Before::GzipBomb(bytes)),
         _ => None,
     }
 }
 
-fn after(entry: &Entry) -> Option<After> {
+fn after(entry: &Entry, path: &str) -> Option<After> {
+    let path = path.strip_prefix("/api").unwrap_or(path);
     match entry.fault.kind {
         FaultKind::LoseAnswer => Some(After::Lose),
         FaultKind::ErrorAfter { status } => Some(After::Error(status)),
         FaultKind::Garbage => Some(After::Garbage),
         FaultKind::CutAnswer => Some(After::Cut),
+        FaultKind::Trickle { delay } => Some(After::Trickle(delay)),
+        FaultKind::HugeObjectInfo { nodes } if path == "/object_info" => Some(After::ObjectInfo(nodes)),
+        FaultKind::HugeHistory { bytes } if path.starts_with("/history") => Some(After::History(bytes)),
         _ => None,
     }
 }

@@ -64,6 +64,40 @@ pub enum FaultKind {
     Garbage,
     /// The request is processed; the connection is reset in the middle of the answer's body.
     CutAnswer,
+    /// The request is not processed; the answer has this status and a body that goes on and on.
+    Endless {
+        /// The HTTP status, also 200.
+        status: u16,
+        /// The body ends after so many bytes.
+        bytes: u64,
+    },
+    /// The request is not processed; the answer is a small gzip body that unpacks to blanks, and never closes.
+    GzipBomb {
+        /// How many bytes it unpacks to.
+        bytes: u64,
+    },
+    /// `/object_info` has so many more nodes.
+    HugeObjectInfo {
+        /// How many; 100,000 of them are 60 MB.
+        nodes: u64,
+    },
+    /// An entry of the history has a text of this length among its outputs. Other answers stay as they are.
+    HugeHistory {
+        /// How long.
+        bytes: u64,
+    },
+    /// The request is processed; the answer's body comes byte by byte.
+    Trickle {
+        /// The pause before each byte.
+        delay: Duration,
+    },
+    /// Sockets send frames that nobody asked for as fast as they are taken.
+    FloodWebsocket {
+        /// How many.
+        frames: u64,
+        /// Bytes of each, as pictures; 0 is small texts about a prompt that nobody knows.
+        bytes: u64,
+    },
     /// The socket stays open and answers pings, but sends no frames any more.
     MuteWebsocket {
         /// Frames that still get through first.
@@ -164,6 +198,46 @@ impl Fault {
     /// [`FaultKind::CutAnswer`].
     pub fn cut_answer() -> Self {
         Self::new(FaultKind::CutAnswer)
+    }
+
+    /// [`FaultKind::Endless`] with status 200 and 8 GiB.
+    pub fn endless() -> Self {
+        Self::new(FaultKind::Endless { status: 200, bytes: 8 << 30 })
+    }
+
+    /// [`FaultKind::Endless`] as the page of an error.
+    pub fn endless_error(status: u16) -> Self {
+        Self::new(FaultKind::Endless { status, bytes: 8 << 30 })
+    }
+
+    /// [`FaultKind::GzipBomb`] of 8 GiB.
+    pub fn gzip_bomb() -> Self {
+        Self::new(FaultKind::GzipBomb { bytes: 8 << 30 })
+    }
+
+    /// [`FaultKind::HugeObjectInfo`].
+    pub fn huge_object_info(nodes: u64) -> Self {
+        Self::new(FaultKind::HugeObjectInfo { nodes })
+    }
+
+    /// [`FaultKind::HugeHistory`].
+    pub fn huge_history(bytes: u64) -> Self {
+        Self::new(FaultKind::HugeHistory { bytes })
+    }
+
+    /// [`FaultKind::Trickle`].
+    pub fn trickle(delay: Duration) -> Self {
+        Self::new(FaultKind::Trickle { delay })
+    }
+
+    /// [`FaultKind::FloodWebsocket`] with texts: hits open sockets at once, and those that are opened later.
+    pub fn flood_websocket(frames: u64) -> Self {
+        Self::new(FaultKind::FloodWebsocket { frames, bytes: 0 })
+    }
+
+    /// [`FaultKind::FloodWebsocket`] with pictures of this size.
+    pub fn flood_pictures(frames: u64, bytes: u64) -> Self {
+        Self::new(FaultKind::FloodWebsocket { frames, bytes })
     }
 
     /// [`FaultKind::MuteWebsocket`]: hits open sockets at once, and those that are opened later.

@@ -77,6 +77,18 @@ pub enum KindName {
     Garbage,
     /// [`FaultKind::CutAnswer`]
     CutAnswer,
+    /// [`FaultKind::Endless`]
+    Endless,
+    /// [`FaultKind::GzipBomb`]
+    GzipBomb,
+    /// [`FaultKind::HugeObjectInfo`]
+    HugeObjectInfo,
+    /// [`FaultKind::HugeHistory`]
+    HugeHistory,
+    /// [`FaultKind::Trickle`]
+    Trickle,
+    /// [`FaultKind::FloodWebsocket`]
+    FloodWebsocket,
     /// [`FaultKind::MuteWebsocket`]
     MuteWebsocket,
     /// [`FaultKind::DropWebsocket`]
@@ -141,6 +153,12 @@ pub(super) struct FaultSpec {
     factor: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nodes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    frames: Option<u64>,
 }
 
 impl FaultSpec {
@@ -158,6 +176,9 @@ impl FaultSpec {
             down_ms: None,
             factor: None,
             version: None,
+            bytes: None,
+            nodes: None,
+            frames: None,
         }
     }
 
@@ -166,7 +187,10 @@ impl FaultSpec {
         use KindName as K;
         let about_requests = !matches!(
             self.kind,
-            K::MuteWebsocket
+            K::FloodWebsocket
+                | K::HugeObjectInfo
+                | K::HugeHistory
+                | K::MuteWebsocket
                 | K::DropWebsocket
                 | K::HalfOpenWebsocket
                 | K::ZombieWorker
@@ -184,8 +208,15 @@ impl FaultSpec {
             ("times", self.times.is_some(), !once_and_at_once),
             ("probability", self.probability.is_some(), !once_and_at_once),
             ("seed", self.seed.is_some(), self.probability.is_some()),
-            ("delay_ms", self.delay_ms.is_some(), self.kind == K::Slow),
-            ("status", self.status.is_some(), matches!(self.kind, K::Error | K::ErrorAfter)),
+            ("delay_ms", self.delay_ms.is_some(), matches!(self.kind, K::Slow | K::Trickle)),
+            (
+                "bytes",
+                self.bytes.is_some(),
+                matches!(self.kind, K::Endless | K::GzipBomb | K::HugeHistory | K::FloodWebsocket),
+            ),
+            ("nodes", self.nodes.is_some(), self.kind == K::HugeObjectInfo),
+            ("frames", self.frames.is_some(), self.kind == K::FloodWebsocket),
+            ("status", self.status.is_some(), matches!(self.kind, K::Error | K::ErrorAfter | K::Endless)),
             (
                 "after_frames",
                 self.after_frames.is_some(),
@@ -219,6 +250,18 @@ impl FaultSpec {
             K::ErrorAfter => FaultKind::ErrorAfter { status },
             K::Garbage => FaultKind::Garbage,
             K::CutAnswer => FaultKind::CutAnswer,
+            K::Endless => FaultKind::Endless {
+                status: self.status.unwrap_or(200),
+                bytes: self.bytes.unwrap_or(8 << 30),
+            },
+            K::GzipBomb => FaultKind::GzipBomb { bytes: self.bytes.unwrap_or(8 << 30) },
+            K::HugeObjectInfo => FaultKind::HugeObjectInfo { nodes: self.nodes.unwrap_or(200_000) },
+            K::HugeHistory => FaultKind::HugeHistory { bytes: self.bytes.unwrap_or(300 << 20) },
+            K::Trickle => FaultKind::Trickle { delay: Duration::from_millis(self.delay_ms.unwrap_or(1000)) },
+            K::FloodWebsocket => FaultKind::FloodWebsocket {
+                frames: self.frames.unwrap_or(1_000_000),
+                bytes: self.bytes.unwrap_or(0),
+            },
             K::MuteWebsocket => FaultKind::MuteWebsocket { after_frames },
             K::DropWebsocket => FaultKind::DropWebsocket { after_frames },
             K::HalfOpenWebsocket => FaultKind::HalfOpenWebsocket { after_frames },
@@ -253,6 +296,7 @@ impl TryFrom<FaultSpec> for Fault {
         }
         if let Some(status) = spec.status
             && !(400..=599).contains(&status)
+            && !(spec.kind == KindName::Endless && status == 200)
         {
             return range("status", status.to_string(), "between 400 and 599");
         }
@@ -288,6 +332,18 @@ impl From<&Fault> for FaultSpec {
             FaultKind::ErrorAfter { status } => Self { status: Some(*status), ..Self::empty(K::ErrorAfter) },
             FaultKind::Garbage => Self::empty(K::Garbage),
             FaultKind::CutAnswer => Self::empty(K::CutAnswer),
+            FaultKind::Endless { status, bytes } => {
+                Self { status: Some(*status), bytes: Some(*bytes), ..Self::empty(K::Endless) }
+            }
+            FaultKind::GzipBomb { bytes } => Self { bytes: Some(*bytes), ..Self::empty(K::GzipBomb) },
+            FaultKind::HugeObjectInfo { nodes } => {
+                Self { nodes: Some(*nodes), ..Self::empty(K::HugeObjectInfo) }
+            }
+            FaultKind::HugeHistory { bytes } => Self { bytes: Some(*bytes), ..Self::empty(K::HugeHistory) },
+            FaultKind::Trickle { delay } => Self { delay_ms: Some(ms(delay)), ..Self::empty(K::Trickle) },
+            FaultKind::FloodWebsocket { frames, bytes } => {
+                Self { frames: Some(*frames), bytes: Some(*bytes), ..Self::empty(K::FloodWebsocket) }
+            }
             FaultKind::MuteWebsocket { after_frames } => {
                 Self { after_frames: Some(*after_frames), ..Self::empty(K::MuteWebsocket) }
             }
@@ -393,6 +449,14 @@ mod tests {
             (json!({"kind": "crash", "down_ms": 5}), Fault::crash().down_for(Duration::from_millis(5))),
             (json!({"kind": "slow_nodes", "factor": 2.5, "times": 1}), Fault::slow_nodes(2.5).times(1)),
             (json!({"kind": "zombie_worker"}), Fault::zombie_worker()),
+            (json!({"kind": "endless", "on": "GET /queue"}), Fault::endless().on("GET /queue")),
+            (json!({"kind": "endless", "status": 500}), Fault::endless_error(500)),
+            (json!({"kind": "gzip_bomb"}), Fault::gzip_bomb()),
+            (json!({"kind": "huge_object_info", "nodes": 7}), Fault::huge_object_info(7)),
+            (json!({"kind": "huge_history", "bytes": 9}), Fault::huge_history(9)),
+            (json!({"kind": "trickle", "delay_ms": 3}), Fault::trickle(Duration::from_millis(3))),
+            (json!({"kind": "flood_websocket", "frames": 5}), Fault::flood_websocket(5)),
+            (json!({"kind": "flood_websocket", "frames": 5, "bytes": 2}), Fault::flood_pictures(5, 2)),
         ];
         for (json, fault) in pairs {
             assert_eq!(Fault::from_json(json.clone()).unwrap(), fault, "{json}");

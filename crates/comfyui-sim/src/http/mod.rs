@@ -13,6 +13,7 @@ mod call;
 mod control;
 mod disposition;
 mod file;
+mod flood;
 mod frontend;
 mod info;
 mod log;

@@ -4,7 +4,7 @@ use super::body::RequestBody;
 use super::call::Call;
 use super::reply::{Body, Reply};
 use super::routes::{Found, Route, find};
-use super::{control, frontend, info, middleware, prompt, settings, upload, userdata, view, ws};
+use super::{control, flood, frontend, info, middleware, prompt, settings, upload, userdata, view, ws};
 use crate::faults::{After, Before, Plan};
 use crate::host::{Command, Deed, Host, Life};
 use crate::wire::Control;
@@ -47,6 +47,8 @@ pub(crate) async fn serve(
             pending().await
         }
         Some(Before::Error(status)) => return Ok(error_page(status)),
+        Some(Before::Endless(status, bytes)) => return Ok(flood::endless(status, bytes)),
+        Some(Before::GzipBomb(bytes)) => return Ok(flood::gzip_bomb(bytes)),
     }
     let Some(life) = host.life() else {
         // The process is going down, and this connection with it.
@@ -87,6 +89,18 @@ async fn spoil(host: &Host, control: &Control, plan: Plan, response: Response<Bo
         Some(After::Error(status)) => error_page(status),
         Some(After::Garbage) => garbage(response).await,
         Some(After::Cut) => cut(response).await,
+        Some(After::ObjectInfo(nodes)) => {
+            let (parts, body) = response.into_parts();
+            flood::object_info(parts, collect(body).await, nodes)
+        }
+        Some(After::History(bytes)) => {
+            let (parts, body) = response.into_parts();
+            flood::history(parts, collect(body).await, bytes)
+        }
+        Some(After::Trickle(delay)) => {
+            let (parts, body) = response.into_parts();
+            flood::trickle(parts, collect(body).await, delay)
+        }
     }
 }
 

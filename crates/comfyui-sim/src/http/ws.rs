@@ -193,6 +193,14 @@ async fn send(
                 SocketFaultKind::Mute => mute = true,
                 SocketFaultKind::Drop => return control.reset(),
                 SocketFaultKind::HalfOpen => control.silence(),
+                SocketFaultKind::Flood { frames, bytes } => {
+                    let frame = unasked(bytes);
+                    for _ in 0..frames {
+                        if sink.send(frame.clone()).await.is_err() {
+                            return;
+                        }
+                    }
+                }
             }
             fault = faults.socket(&mut asked);
             continue;
@@ -213,4 +221,16 @@ async fn send(
             Ok(()) = book.changed() => fault = fault.or_else(|| faults.socket(&mut asked)),
         }
     }
+}
+
+/// A frame that nobody asked for: a picture, or news of a prompt that nobody knows.
+fn unasked(bytes: u64) -> Message {
+    if bytes == 0 {
+        let text = r#"{"type": "progress", "data": {"value": 1, "max": 2, "prompt_id": "nobody-knows-it", "node": "1"}}"#;
+        return Message::text(text);
+    }
+    // A preview in JPEG.
+    let mut picture = vec![0, 0, 0, 1, 0, 0, 0, 1];
+    picture.resize(picture.len() + usize::try_from(bytes).unwrap_or(MESSAGE), 0xff);
+    Message::binary(picture)
 }

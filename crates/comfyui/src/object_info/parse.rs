@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
-use super::{Dynamic, InputKind, InputSpec, NodeInfo, OutputSpec, Section, UploadKind};
+use super::{Dynamic, GrowNames, InputKind, InputSpec, NodeInfo, OutputSpec, Section, UploadKind};
 
 /// More names than this are not made from the description of a growing row; ComfyUI itself stops at a hundred.
 const MAX_GROW: usize = 100;
@@ -14,6 +14,9 @@ const MAX_INPUTS: usize = 2_000;
 
 /// Types with longer names count as any: a check compares them for every link.
 const MAX_TYPE: usize = 1_024;
+
+/// The longest word that numbered inputs begin with.
+const LONGEST_PREFIX: usize = 256;
 
 /// Inputs that take uploads although their descriptions do not say so: the frontend part of their extension knows.
 const KNOWN_UPLOADS: [(&str, &str, UploadKind); 2] =
@@ -179,17 +182,17 @@ fn grow(mut template: Value, room: &mut Room) -> InputKind {
         usize::try_from(count).unwrap_or(MAX_GROW).min(MAX_GROW)
     };
     let (min, max) = (count("min"), count("max"));
-    let names: Vec<String> = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
-        (Some(Value::Array(names)), _) => names
-            .iter()
-            .filter_map(Value::as_str)
-            .take_while(|_| room.take_one())
-            .map(str::to_owned)
-            .collect(),
-        (_, Some(prefix)) if prefix.len() <= MAX_TYPE => {
-            (0..max).take_while(|_| room.take_one()).map(|index| format!("{prefix}{index}")).collect()
+    let names = match (template.get("names"), template.get("prefix").and_then(Value::as_str)) {
+        (Some(Value::Array(names)), _) => {
+            let names = names.iter().filter_map(Value::as_str).take_while(|_| room.take_one());
+            GrowNames::Listed(names.map(str::to_owned).collect())
         }
-        _ => Vec::new(),
+        // A name of that length is none, and each use of the row would write all of them.
+        (_, Some(prefix)) if prefix.len() <= LONGEST_PREFIX => {
+            let count = (0..max).take_while(|_| room.take_one()).count();
+            GrowNames::Numbered { prefix: prefix.to_owned(), count }
+        }
+        _ => GrowNames::Listed(Vec::new()),
     };
     let inner = template.get_mut("input").map(Value::take).unwrap_or_default();
     let inner = sections(inner, &Value::Null, room);
@@ -305,8 +308,8 @@ mod tests {
             panic!("{node:?}")
         };
         assert_eq!(
-            (names.as_slice(), *min),
-            (["image0", "image1", "image2"].map(String::from).as_slice(), 1)
+            (names.iter().collect::<Vec<_>>(), *min),
+            (["image0", "image1", "image2"].map(Into::into).to_vec(), 1)
         );
         assert_eq!(template.kind, InputKind::Link("IMAGE".to_owned()));
     }

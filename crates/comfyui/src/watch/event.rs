@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::lenient;
-use crate::outputs::NodeOutput;
+use crate::outputs::{NodeOutput, Output};
 use crate::watch::Outcome;
 use crate::ws::{ExecutionError, ImageFormat, Preview, RawFrame};
 
@@ -127,6 +127,18 @@ pub struct NodeState {
     pub finished: bool,
 }
 
+/// Roughly the bytes that one result takes; files are counted with what nodes say of them.
+fn output_size(output: &Output) -> usize {
+    size_of::<Output>()
+        + match output {
+            Output::File(file) => {
+                file.filename.len() + file.subfolder.len() + file.extra.len() * size_of::<serde_json::Value>()
+            }
+            Output::Text { key, text } => key.len() + text.len(),
+            Output::Data { key, raw } => key.len() + raw.get().len(),
+        }
+}
+
 impl Event {
     /// Bytes it holds, where these can be many.
     pub(crate) fn size(&self) -> usize {
@@ -135,6 +147,14 @@ impl Event {
             Event::Raw(Raw::Text { data, .. }) => data.len(),
             // Its preview, which comes with it, shares the memory.
             Event::Raw(Raw::Binary { payload, .. }) => payload.len(),
+            Event::Text { node, text } => node.len() + text.len(),
+            Event::Cached { nodes } => nodes.iter().map(|node| node.len() + size_of::<String>()).sum(),
+            Event::Nodes(nodes) => nodes.iter().map(|state| state.node.len() + size_of::<NodeState>()).sum(),
+            Event::Output(output) => output.outputs.iter().map(output_size).sum(),
+            Event::BranchBlocked(error) => {
+                let lines: usize = error.traceback.iter().map(String::len).sum();
+                error.exception_message.len() + lines
+            }
             _ => 0,
         }
     }

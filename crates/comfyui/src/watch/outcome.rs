@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Repeat, Result};
 use crate::history::HistoryEntry;
 use crate::ids::PromptId;
+use crate::limits::VALUES;
 use crate::outputs::{Limits, OutputFile, Outputs, TooMany};
 use crate::prompt::NodeErrors;
 use crate::ws::Message;
@@ -75,6 +76,25 @@ pub struct ExecutionFailure {
     pub raw_outputs: Box<RawValue>,
     /// Milliseconds it ran, by the server's clock.
     pub duration_ms: Option<u64>,
+}
+
+impl ExecutionFailure {
+    /// One that no node is known for.
+    pub(crate) fn untold(message: String) -> Self {
+        ExecutionFailure {
+            node_id: String::new(),
+            node_type: String::new(),
+            exception_type: String::new(),
+            message,
+            traceback: Vec::new(),
+            out_of_memory: false,
+            executed: Vec::new(),
+            current_inputs: Value::Null,
+            outputs: Outputs::default(),
+            raw_outputs: RawValue::NULL.to_owned(),
+            duration_ms: None,
+        }
+    }
 }
 
 impl fmt::Display for ExecutionFailure {
@@ -188,6 +208,10 @@ impl Outcome {
     /// much, nothing is read.
     #[must_use]
     pub fn judge_within(mut entry: HistoryEntry, limits: &Limits) -> Outcome {
+        if !entry.outputs_fit() {
+            let message = format!("what it left holds more than {VALUES} JSON values");
+            return Outcome::Failed(Box::new(ExecutionFailure::untold(message)));
+        }
         let read = Outputs::from_history_within(&entry.raw_outputs, limits);
         if read.is_err() {
             entry.raw_outputs = RawValue::NULL.to_owned();
@@ -235,17 +259,10 @@ impl Outcome {
                     ),
                 };
                 Outcome::Failed(Box::new(ExecutionFailure {
-                    node_id: String::new(),
-                    node_type: String::new(),
-                    exception_type: String::new(),
-                    message,
-                    traceback: Vec::new(),
-                    out_of_memory: false,
-                    executed: Vec::new(),
-                    current_inputs: Value::Null,
                     outputs: read.unwrap_or_default(),
                     duration_ms: entry.duration_ms(),
                     raw_outputs: entry.raw_outputs,
+                    ..ExecutionFailure::untold(message)
                 }))
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch as cell};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch as cell};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -16,7 +16,7 @@ use crate::watch::SessionOptions;
 use crate::watch::mailbox::Mailbox;
 use crate::watch::questions::{Answer, question};
 use crate::watch::tracker::{Ask, Tracker};
-use crate::ws::{Connection, ConnectionEvent, Timing};
+use crate::ws::{Connection, ConnectionEvent, ROOM, Timing};
 
 /// Questions under way at once. More would only queue up in the server's single event loop.
 const QUESTIONS: usize = 16;
@@ -149,6 +149,7 @@ impl Service {
             timing: self.timing,
             events: sender,
             ping: Arc::clone(&self.ping),
+            room: Arc::new(Semaphore::new(ROOM as usize)),
             stop: stop.clone(),
         };
         self.tasks.spawn(connection.run());
@@ -194,7 +195,7 @@ impl Service {
                 return Some(self.connect());
             }
             ConnectionEvent::Pong => self.tracker.heard(now),
-            ConnectionEvent::Message(message, raw) => {
+            ConnectionEvent::Message(message, raw, _room) => {
                 let asks = self.tracker.message(now, message, Some(&raw));
                 self.ask(asks);
             }
@@ -260,8 +261,17 @@ impl Service {
                 Vec::new()
             }
             // It answers, but cannot list its history: a process that was just started could.
-            Answer::SameServer(id, Err(Error::Status { .. } | Error::Protocol { .. })) => {
+            Answer::SameServer(
+                id,
+                Err(Error::Status { .. } | Error::Protocol { .. } | Error::TooLarge { .. }),
+            ) => {
                 self.tracker.remembers(&id, Some(0));
+                Vec::new()
+            }
+            // The entry will not become smaller.
+            Answer::History(id, Err(error)) | Answer::Look(id, Err(error)) if is_entry_too_large(&error) => {
+                tracing::warn!(url = self.client.url(), prompt_id = %id, %error, "the end of the prompt cannot be read");
+                self.tracker.unreadable(&id, error.to_string());
                 Vec::new()
             }
             Answer::Survey(Err(error)) => {
@@ -279,4 +289,9 @@ impl Service {
         };
         self.ask(asks);
     }
+}
+
+/// Whether it is the prompt's own entry in the history that is too large, and not another answer of the server.
+fn is_entry_too_large(error: &Error) -> bool {
+    matches!(error, Error::TooLarge { what, .. } if what.contains("/history/"))
 }

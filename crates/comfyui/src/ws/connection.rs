@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -20,15 +20,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
 use crate::ids::ClientId;
+use crate::ws::pace::Pace;
 use crate::ws::{Message, decode_binary, decode_text};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// One image is one frame: tens of megabytes are legal.
-const LARGEST_FRAME: usize = 256 << 20;
-
 /// Asks for previews that say which node they belong to.
 const HELLO: &str = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
+
+/// Kilobytes of frames beyond [`SMALL`] that may wait to be looked at.
+pub(crate) const ROOM: u32 = 64 << 10;
+
+/// Frames up to this many bytes are only counted.
+const SMALL: usize = 64 << 10;
 
 const NOBODY: &str = "nobody listens";
 
@@ -65,8 +69,8 @@ pub(crate) enum ConnectionEvent {
     Down,
     /// The server answered a ping.
     Pong,
-    /// A message, and the frame it was read from.
-    Message(Message, RawFrame),
+    /// A message, the frame it was read from, and the room that a large one takes until it has been looked at.
+    Message(Message, RawFrame, Option<OwnedSemaphorePermit>),
 }
 
 /// Settings of one connection task.
@@ -77,6 +81,8 @@ pub(crate) struct Connection {
     pub(crate) events: mpsc::Sender<ConnectionEvent>,
     /// Asks for a ping now.
     pub(crate) ping: Arc<Notify>,
+    /// Kilobytes of large frames that may wait to be looked at: see [`ROOM`].
+    pub(crate) room: Arc<Semaphore>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -129,14 +135,29 @@ impl Connection {
         let mut request = url.as_str().into_client_request()?;
         request.headers_mut().extend(self.client.headers().clone());
         let config = WebSocketConfig::default()
-            .max_message_size(Some(LARGEST_FRAME))
-            .max_frame_size(Some(LARGEST_FRAME));
+            .max_message_size(Some(self.client.limits().frame))
+            .max_frame_size(Some(self.client.limits().frame));
         let (mut socket, _) = {
             let tls = Connector::Rustls(self.client.tls());
             connect_async_tls_with_config(request, Some(config), true, Some(tls)).await?
         };
         socket.send(Frame::Text(Utf8Bytes::from_static(HELLO))).await?;
         Ok(socket)
+    }
+
+    /// Waits until a large frame may wait with the others. Small ones are bounded by their number.
+    async fn room_for(&self, raw: &RawFrame) -> Option<OwnedSemaphorePermit> {
+        let size = match raw {
+            // What is read of a text takes a multiple of it.
+            RawFrame::Text(text) => text.len().saturating_mul(16),
+            RawFrame::Binary(bytes) => bytes.len(),
+        };
+        if size <= SMALL {
+            return None;
+        }
+        let kilobytes = u32::try_from(size >> 10).unwrap_or(ROOM).min(ROOM);
+        // It is never closed.
+        Arc::clone(&self.room).acquire_many_owned(kilobytes).await.ok()
     }
 
     /// Reads one socket to its end; returns why it ended.
@@ -151,6 +172,7 @@ impl Connection {
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_ping = opened;
         let mut ping_now = false;
+        let mut pace = Pace::new(self.client.limits().frames_per_second, opened.into_std());
         loop {
             let frame = tokio::select! {
                 frame = stream.next() => frame,
@@ -184,6 +206,18 @@ impl Connection {
                 }
             };
             heard = Instant::now();
+            // While it waits here nothing is read: the flood stands in the server's own buffers.
+            if let Some(rest) = pace.take(heard.into_std()) {
+                if pace.is_new() {
+                    let limit = self.client.limits().frames_per_second;
+                    tracing::warn!(
+                        url = self.client.url(),
+                        limit,
+                        "more websocket messages per second than the limit; reading more slowly"
+                    );
+                }
+                tokio::time::sleep(rest).await;
+            }
             let message = match frame {
                 Some(Ok(Frame::Text(text))) => decode_text(&text).map(|read| (read, RawFrame::Text(text))),
                 Some(Ok(Frame::Binary(bytes))) => {
@@ -210,7 +244,8 @@ impl Connection {
                             return NOBODY.into();
                         }
                     }
-                    if self.events.send(ConnectionEvent::Message(message, raw)).await.is_err() {
+                    let room = self.room_for(&raw).await;
+                    if self.events.send(ConnectionEvent::Message(message, raw, room)).await.is_err() {
                         return NOBODY.into();
                     }
                 }

@@ -11,6 +11,9 @@ use crate::ids::PromptId;
 use crate::lenient;
 use crate::ws::{Preview, TextFrame};
 
+/// How many JSON values one text frame may hold. `progress_state` of a graph with 20,000 nodes has some 200,000.
+const MOST_VALUES: usize = 500_000;
+
 /// A frame that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
@@ -20,6 +23,12 @@ pub enum DecodeError {
     /// JSON without a text under `type`.
     #[error("text frame without a type")]
     NoType,
+    /// More values than any message has: reading them would take a multiple of their length in memory.
+    #[error("text frame of {len} bytes with too many values")]
+    TooManyValues {
+        /// Length of the frame.
+        len: usize,
+    },
     /// A binary frame that ends too early or contradicts itself.
     #[error("binary frame of {len} bytes: {what}")]
     Binary {
@@ -328,6 +337,9 @@ pub fn decode_text(frame: &str) -> Result<Message, DecodeError> {
         kind: Option<Value>,
         #[serde(default)]
         data: Value,
+    }
+    if frame.len() > MOST_VALUES && lenient::count_values(frame.as_bytes(), usize::MAX) > MOST_VALUES {
+        return Err(DecodeError::TooManyValues { len: frame.len() });
     }
     let frame: Frame = lenient::from_str(frame)?;
     match frame.kind {

@@ -3,9 +3,10 @@
 mod binary;
 mod connection;
 mod message;
+mod pace;
 
 pub use binary::{ImageFormat, Preview, PreviewSource, TextFrame, decode_binary};
-pub(crate) use connection::{Connection, ConnectionEvent, RawFrame, Timing};
+pub(crate) use connection::{Connection, ConnectionEvent, ROOM, RawFrame, Timing};
 pub use message::{
     DecodeError, Executed, Executing, ExecutionCached, ExecutionError, ExecutionInterrupted, ExecutionStart,
     ExecutionSuccess, Message, NodeProgress, Progress, ProgressState, Status, decode_text,

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod excess;
 mod process;
 mod prompt;
 mod socket;
@@ -108,6 +109,19 @@ fn every_fault_has_its_test() {
         FaultKind::LoseAnswer | FaultKind::ErrorAfter { .. } => {
             "an_answer_lost_after_accepting_is_found_again_and_nothing_runs_twice"
         }
+        FaultKind::Endless { .. } | FaultKind::GzipBomb { .. } => {
+            "an_answer_without_end_is_cut_off_on_every_route"
+        }
+        FaultKind::HugeObjectInfo { .. } => {
+            "the_default_bounds_take_the_real_answers_and_refuse_two_hundred_thousand_nodes"
+        }
+        FaultKind::HugeHistory { .. } => {
+            "a_history_entry_that_is_too_large_is_the_end_of_its_prompt_and_of_no_other"
+        }
+        FaultKind::Trickle { .. } => "an_answer_that_comes_byte_by_byte_has_a_time_of_its_own",
+        FaultKind::FloodWebsocket { .. } => {
+            "a_flood_on_the_socket_is_read_slowly_and_prompts_end_all_the_same"
+        }
         FaultKind::MuteWebsocket { .. } => "a_mute_websocket_delays_and_does_not_hang",
         FaultKind::DropWebsocket { .. } => "a_dropped_websocket_is_survived_and_reopened",
         FaultKind::Refuse => "refused_connections_for_a_while_change_nothing",
@@ -123,6 +137,7 @@ fn every_fault_has_its_test() {
         FaultKind::SlowNodes { .. } => "slow_nodes_are_waited_for",
     };
     let sources = [
+        include_str!("excess.rs"),
         include_str!("socket.rs"),
         include_str!("submission.rs"),
         include_str!("process.rs"),
@@ -139,6 +154,12 @@ fn every_fault_has_its_test() {
         Fault::error_after(500),
         Fault::garbage(),
         Fault::cut_answer(),
+        Fault::endless(),
+        Fault::gzip_bomb(),
+        Fault::huge_object_info(1),
+        Fault::huge_history(1),
+        Fault::trickle(BOUND),
+        Fault::flood_websocket(1),
         Fault::mute_websocket(),
         Fault::drop_websocket(),
         Fault::half_open_websocket(),

@@ -12,6 +12,8 @@ use super::channels::pem;
 use crate::config::{Config, Oauth};
 use crate::error::{Error, Result, with_causes};
 
+/// A token and what is said about it are far below this.
+const LARGEST_ANSWER: usize = 1 << 20;
 /// How long the token service may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How long a token is kept that does not say how long it lives.
@@ -136,7 +138,15 @@ impl Tokens {
             .await
             .map_err(|error| (with_causes(&error.without_url()), true))?;
         let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| (with_causes(&error.without_url()), true))?;
+        let mut answer = answer;
+        let mut body = Vec::new();
+        let broke = |error: reqwest::Error| (with_causes(&error.without_url()), true);
+        while let Some(chunk) = answer.chunk().await.map_err(broke)? {
+            if body.len() + chunk.len() > LARGEST_ANSWER {
+                return Err((format!("{status}: the answer is longer than {LARGEST_ANSWER} bytes"), true));
+            }
+            body.extend_from_slice(&chunk);
+        }
         if !status.is_success() {
             let words: String = String::from_utf8_lossy(&body).chars().take(300).collect();
             let transient = status.is_server_error() || status.as_u16() == 429 || status.as_u16() == 408;

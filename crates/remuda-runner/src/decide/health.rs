@@ -53,6 +53,8 @@ pub(crate) struct Condition {
     last_loss: String,
     rests: u32,
     resting_until: Option<Instant>,
+    /// Why it was put aside for an answer that was larger than it may be, and until when.
+    aside: Option<(Instant, String)>,
     /// Prompts of ours without a lease that do not leave its queue.
     late: usize,
     /// Another worker of this process is the same ComfyUI.
@@ -70,6 +72,7 @@ impl Condition {
             last_loss: String::new(),
             rests: 0,
             resting_until: None,
+            aside: None,
             late: 0,
             twin: None,
             draining: false,
@@ -122,10 +125,31 @@ impl Condition {
         }
         if self.losses.len() >= self.rules.losses {
             self.losses.clear();
-            let rest = self.rules.rest.saturating_mul(1 << self.rests.min(16)).min(self.rules.longest);
-            self.rests += 1;
-            self.resting_until = Some(now + rest);
+            self.resting_until = Some(now + self.next_rest());
         }
+    }
+
+    /// The next rest; each is twice as long as the one before.
+    fn next_rest(&mut self) -> Duration {
+        let rest = self.rules.rest.saturating_mul(1 << self.rests.min(16)).min(self.rules.longest);
+        self.rests += 1;
+        rest
+    }
+
+    /// It answered with more than it may. Until when it is left alone.
+    pub(crate) fn excess(&mut self, now: Instant, why: String) -> Instant {
+        let until = match &self.aside {
+            // Several answers of the same kind are one reason.
+            Some((until, _)) if *until > now => *until,
+            _ => now + self.next_rest(),
+        };
+        self.aside = Some((until, why));
+        until
+    }
+
+    /// Whether it is put aside.
+    pub(crate) fn is_aside(&self, now: Instant) -> bool {
+        self.aside.as_ref().is_some_and(|(until, _)| *until > now)
     }
 
     /// A task completed here.
@@ -149,13 +173,18 @@ impl Condition {
 
     /// When it should be looked at again without anything having happened.
     pub(crate) fn wakes(&self, now: Instant) -> Option<Instant> {
-        self.resting_until.filter(|until| *until > now)
+        let aside = self.aside.as_ref().map(|(until, _)| *until);
+        [self.resting_until, aside].into_iter().flatten().filter(|until| *until > now).min()
     }
 
     /// Whether it may get tasks, and the judgement with its reason. `busy`: it has something to render.
     pub(crate) fn judge(&self, now: Instant, busy: bool) -> (Health, Option<String>) {
         if self.draining {
             return (Health::Draining, None);
+        }
+        if let Some((until, why)) = self.aside.as_ref().filter(|(until, _)| *until > now) {
+            let reason = format!("{why}; it is asked again in {} s", (*until - now).as_secs() + 1);
+            return (Health::Quarantined, Some(reason));
         }
         match &self.reach {
             Reach::Unknown => return (Health::Starting, None),
@@ -256,6 +285,24 @@ mod tests {
             rest(&mut condition);
         }
         assert_eq!(rest(&mut condition), 1800);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_puts_it_aside_for_longer_each_time() {
+        let mut now = Instant::now();
+        let mut condition = Condition::new(QuarantineRules::default());
+        for rest in [30, 60, 120] {
+            let until = condition.excess(now, "the answer is too large".into());
+            assert_eq!((until - now).as_secs(), rest);
+            assert_eq!(condition.excess(now + Duration::from_secs(1), "again".into()), until, "once");
+            let (health, reason) = condition.judge(now, false);
+            assert_eq!(health, Health::Quarantined, "even one that never answered well");
+            assert!(reason.unwrap().starts_with("again; it is asked again in "));
+            assert!(!condition.may_claim(now) && condition.wakes(now) == Some(until));
+            now = until;
+            condition.answered();
+            assert!(condition.may_claim(now));
+        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Marker {
 
     /// The mark of a prompt in a queue or history, if it has one.
     pub(crate) fn on(item: &QueueItem) -> Option<Self> {
-        serde_json::from_value(item.extra_data.get(KEY)?.clone()).ok()
+        serde_json::from_value(item.extra(KEY)?).ok()
     }
 
     pub(crate) fn to_value(&self) -> Value {

@@ -14,11 +14,25 @@ pub(crate) struct Described {
     pub(crate) hash: Sha256,
 }
 
+/// Why a description cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreadable {
+    /// It holds more values than can be kept.
+    #[error("it holds more JSON values than any ComfyUI has")]
+    TooLarge,
+    /// It is not what ComfyUI writes.
+    #[error(transparent)]
+    NotJson(#[from] serde_json::Error),
+}
+
 /// Reads an answer of `/object_info`.
 ///
 /// The lists of input files are left out of what is kept: they change with every upload, say nothing that a check before
 /// placing could use, and would make every worker's description another one.
-pub(crate) fn describe(answer: &[u8]) -> Result<Described, serde_json::Error> {
+pub(crate) fn describe(answer: &[u8]) -> Result<Described, Unreadable> {
+    if !ObjectInfo::fits(answer) {
+        return Err(Unreadable::TooLarge);
+    }
     let mut value: Value = lenient::from_slice(answer)?;
     for class in value.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut) {
         for section in ["required", "optional"] {
@@ -28,6 +42,8 @@ pub(crate) fn describe(answer: &[u8]) -> Result<Described, serde_json::Error> {
         }
     }
     let json = value.to_string();
+    // Two forms of it at once are enough.
+    drop(value);
     let hash = Sha256::of(json.as_bytes());
     Ok(Described { info: ObjectInfo::from_slice(json.as_bytes())?, json, hash })
 }

@@ -8,6 +8,7 @@ use remuda_core::{AttemptNo, TaskId};
 use tokio::time::Instant;
 
 use crate::frames::{Frame, FrameKind};
+use crate::wire::frames::LARGEST_PREVIEW;
 
 /// At most ten frames of progress and four previews a second: more is not seen by anybody.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
@@ -127,7 +128,10 @@ impl Meter {
     }
 
     fn preview(&mut self, now: Instant, preview: &comfyui::ws::Preview) -> Option<Frame> {
-        if self.previewed.is_some_and(|shown| now - shown < PREVIEW_PAUSE) {
+        if self.previewed.is_some_and(|shown| now - shown < PREVIEW_PAUSE)
+            // Every follower may have some dozens of them waiting.
+            || preview.image.len() > LARGEST_PREVIEW
+        {
             return None;
         }
         self.previewed = Some(now);

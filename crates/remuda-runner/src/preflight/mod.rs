@@ -7,6 +7,7 @@
 mod fingerprint;
 #[cfg(test)]
 pub(crate) mod growth;
+mod paths;
 mod placements;
 mod refusal;
 pub mod uploads;
@@ -14,7 +15,7 @@ mod verdict;
 mod words;
 mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,13 +80,15 @@ pub struct Preflight {
     known: Known,
     pool: Pool,
     limits: GraphLimits,
+    /// Labels that all tasks of a tenant require.
+    bound: BTreeMap<Tenant, BTreeSet<String>>,
 }
 
 impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        let limits = GraphLimits::default();
-        Self { known: Known::new(store.clone()), store, pool: Pool::default(), limits }
+        let (limits, bound) = (GraphLimits::default(), BTreeMap::new());
+        Self { known: Known::new(store.clone()), store, pool: Pool::default(), limits, bound }
     }
 
     /// Large graphs are checked on the threads of this pool.
@@ -99,6 +102,13 @@ impl Preflight {
     #[must_use]
     pub fn within(mut self, limits: GraphLimits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Binds tenants to workers with these labels, whatever their tasks ask for.
+    #[must_use]
+    pub fn bound(mut self, labels: BTreeMap<Tenant, BTreeSet<String>>) -> Self {
+        self.bound = labels;
         self
     }
 
@@ -163,7 +173,10 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, inputs, requires, targets, strict } = question;
+        let Question { tenant, workflow: raw, inputs, mut requires, targets, strict } = question;
+        if let Some(labels) = self.bound.get(&tenant) {
+            requires.labels.extend(labels.iter().cloned());
+        }
         let begun = Instant::now();
         let work = Work::new("checking a graph", tenant.as_str(), raw.get().len());
         let limits = self.limits.workflow();
@@ -183,9 +196,13 @@ impl Preflight {
         }
         let verdict = judged?;
         let placements = self.placements(&work, &case, tenant, inputs, &verdict).await?;
-        let taken = Arc::clone(&case);
-        let prints = move || (fingerprint::affinity(&taken.workflow), fingerprint::shape(&taken.workflow));
-        let (affinity, shape) = self.pool.run(work, prints).await?;
+        let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
+        let looked = move || {
+            let workflow = &taken.workflow;
+            paths::check(workflow, &uploads, &placements)?;
+            Ok::<_, Refusal>((fingerprint::affinity(workflow), fingerprint::shape(workflow), placements))
+        };
+        let (affinity, shape, placements) = self.pool.run(work, looked).await??;
         Ok(Cleared {
             placements,
             requires: case.asked.clone().and(&verdict.requires),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use comfyui::guard::{self, Kind, Options, Problem, Report, Severity};
-use comfyui::object_info::has_model_ending;
+use comfyui::object_info::{Dynamic, InputKind, InputSpec, has_model_ending};
 use comfyui::{ObjectInfo, Workflow};
 use remuda_core::{Requirements, Sha256};
 use serde_json::{Map, Value};
@@ -257,8 +257,31 @@ fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
 
 fn note_upload_inputs(classes: &HashSet<String>, info: &ObjectInfo, found: &mut UploadInputs) {
     for described in classes.iter().filter_map(|class| info.get(class)) {
-        for input in described.inputs.iter().filter(|input| input.upload.is_some()) {
-            found.entry(described.class.clone()).or_default().insert(input.name.clone());
+        let mut uploads = HashSet::new();
+        note_uploads("", &described.inputs, &mut uploads);
+        if !uploads.is_empty() {
+            found.entry(described.class.clone()).or_default().extend(uploads);
+        }
+    }
+}
+
+/// Inputs that appear with the value of another have its name in front of theirs.
+fn note_uploads(outer: &str, inputs: &[InputSpec], found: &mut HashSet<String>) {
+    for input in inputs {
+        if input.upload.is_some() {
+            found.insert(format!("{outer}{}", input.name));
+        }
+        let InputKind::Dynamic(dynamic) = &input.kind else { continue };
+        let outer = format!("{outer}{}.", input.name);
+        match dynamic {
+            Dynamic::Combo { options } => {
+                options.iter().for_each(|(_, inputs)| note_uploads(&outer, inputs, found));
+            }
+            Dynamic::Slot { inputs, .. } => note_uploads(&outer, inputs, found),
+            Dynamic::Grow { names, template, .. } if template.upload.is_some() => {
+                found.extend(names.iter().map(|name| format!("{outer}{name}")));
+            }
+            _ => {}
         }
     }
 }

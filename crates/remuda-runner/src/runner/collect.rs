@@ -28,6 +28,21 @@ impl Attempt {
     pub(super) async fn collect(&mut self, ready: &Ready, success: Success) -> Step<Close> {
         self.board().set_progress(self.lease(), 1.0);
         let mut files = Vec::new();
+        let limits = &self.worker.shared.options.results;
+        let (found, size) = (success.outputs.files().count(), success.entry.raw_outputs.get().len());
+        if found > limits.files {
+            return Err(too_large(&format!(
+                "it left {found} files; graph.output_files allows {}",
+                limits.files
+            )));
+        }
+        if size > limits.bytes {
+            let message = format!(
+                "what it left is {size} bytes of JSON; tasks.max_result_size allows {}",
+                limits.bytes
+            );
+            return Err(too_large(&message));
+        }
         self.deliver_all(ready, &success.outputs, &mut files).await?;
         let outputs = self.read_outputs(success.entry.raw_outputs).await?;
         let execution_ms = success.duration_ms.and_then(|ms| i64::try_from(ms).ok());
@@ -45,6 +60,11 @@ impl Attempt {
         left: &ExecutionFailure,
     ) -> Step<Close> {
         let mut files = Vec::new();
+        let limits = &self.worker.shared.options.results;
+        if left.outputs.files().count() > limits.files || left.raw_outputs.get().len() > limits.bytes {
+            tracing::warn!(task = %self.claim.task.id, "what a failed task left is too large and is not kept");
+            return Ok(Close::failed(failure));
+        }
         match self.deliver_all(ready, &left.outputs, &mut files).await {
             Err(Close::End(ending)) if matches!(*ending, Ending::Failed { .. }) => {
                 tracing::warn!(task = %self.claim.task.id, "not everything that it left could be stored");
@@ -131,11 +151,12 @@ impl Attempt {
                 let message = format!("{} vanished at ComfyUI before it could be fetched", file.filename);
                 return Err(Trouble::Close(Close::fail(FailureClass::Lost, message)));
             }
+            Err(error) if error.is_too_large() => return Err(file_too_large(file, &error)),
             Err(error) => return Err(Trouble::Worker(chain(&error))),
         };
         let size = download.len;
         // The source sees only a stream that broke; whose fault it was is remembered here.
-        let broke: Arc<Mutex<Option<String>>> = Arc::default();
+        let broke: Arc<Mutex<Option<Error>>> = Arc::default();
         let note = Arc::clone(&broke);
         let moved = Arc::new(Notify::new());
         let moves = Arc::clone(&moved);
@@ -147,7 +168,7 @@ impl Attempt {
                     Ok(chunk) => Ok(chunk.map(|chunk| (chunk, download))),
                     Err(error) => {
                         let why = chain(&error);
-                        *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+                        *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                         Err(std::io::Error::other(why))
                     }
                 }
@@ -165,7 +186,8 @@ impl Attempt {
             )),
             (Ok(delivered), _) => Ok(delivered),
             (Err(SourceError::Fenced), _) => Err(Trouble::Close(Close::NotOurs)),
-            (Err(_), Some(why)) => Err(Trouble::Worker(why)),
+            (Err(_), Some(error)) if error.is_too_large() => Err(file_too_large(file, &error)),
+            (Err(_), Some(error)) => Err(Trouble::Worker(chain(&error))),
             (Err(SourceError::Unavailable(why)), None) => Err(Trouble::Source(why)),
             (Err(SourceError::Refused(why)), None) => {
                 let message = format!("its result was there, and {} was not taken: {why}", file.filename);
@@ -181,6 +203,15 @@ impl Attempt {
             tracing::debug!(task = %self.claim.task.id, %error, "files of a discarded result stay for now");
         }
     }
+}
+
+/// The task's own result cannot be kept. It would be as large the next time.
+fn too_large(what: &str) -> Close {
+    Close::fail(FailureClass::Delivery, format!("its result is too large: {what}"))
+}
+
+fn file_too_large(file: &FileRef, error: &Error) -> Trouble {
+    Trouble::Close(too_large(&format!("{}: {error} (tasks.max_output_size)", file.filename)))
 }
 
 /// A transfer that may take long, but must not stand still.

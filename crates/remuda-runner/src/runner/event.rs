@@ -6,6 +6,7 @@ use comfyui::{PromptId, Session, SystemStats};
 use remuda_core::{Claim, FailureClass, LeaseRef};
 use remuda_store::Acquired;
 
+use super::inspect::chain;
 use super::sweep::Swept;
 use super::worker::Ready;
 use crate::board::Moment;
@@ -54,6 +55,29 @@ pub(crate) enum Word {
     Dead(Tombstone),
     /// Something was found missing that the worker's description did not show: it should be described anew.
     Outdated,
+    /// The worker answered with more than it may.
+    Excess(String),
+}
+
+/// Why a worker could not be looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Unwell {
+    /// For people.
+    pub(crate) why: String,
+    /// It answered, with more than it may.
+    pub(crate) excess: bool,
+}
+
+impl From<String> for Unwell {
+    fn from(why: String) -> Self {
+        Self { why, excess: false }
+    }
+}
+
+impl From<&comfyui::Error> for Unwell {
+    fn from(error: &comfyui::Error) -> Self {
+        Self { why: chain(error), excess: error.is_too_large() }
+    }
 }
 
 /// Everything that can wake a runner.
@@ -63,11 +87,11 @@ pub(crate) enum Event {
     /// The attempts on the worker were asked for.
     Adopted(Moment, Result<Vec<Claim>>),
     /// ComfyUI was looked over.
-    Inspected(std::result::Result<Box<Inspected>, String>),
+    Inspected(std::result::Result<Box<Inspected>, Unwell>),
     /// ComfyUI was asked whether it answers.
-    Probed(std::result::Result<Box<SystemStats>, String>),
+    Probed(std::result::Result<Box<SystemStats>, Unwell>),
     /// The prompts in its queue were compared with the leases.
-    Swept(std::result::Result<Swept, String>),
+    Swept(std::result::Result<Swept, Unwell>),
     /// A claim came back.
     Claimed(Moment, Result<Option<Box<Claim>>>),
     /// An attempt tells something.

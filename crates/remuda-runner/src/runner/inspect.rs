@@ -7,9 +7,10 @@ use comfyui::outputs::FileType;
 use comfyui::{Client, ClientId, Error, FileRef, Session, SessionOptions, Upload};
 use remuda_core::Sha256;
 use remuda_pool::{Pool, Work};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use super::event::Inspected;
+use super::event::{Inspected, Unwell};
 use super::worker::{Ready, Worker};
 use crate::decide::{edits::FOLDER, offer};
 use crate::preflight;
@@ -17,14 +18,19 @@ use crate::preflight;
 /// An identity is a UUID and a line break; anything longer is not ours.
 const LONGEST_IDENTITY: usize = 256;
 
+/// Descriptions beyond this size are read one at a time.
+const LARGE_DESCRIPTION: usize = 8 << 20;
+static LARGE_DESCRIPTIONS: Semaphore = Semaphore::const_new(1);
+
 /// Looks the worker over. An error is a reason for people.
 pub(super) async fn inspect(
     worker: Arc<Worker>,
     session: Option<Session>,
     options: SessionOptions,
     known: Option<Arc<Ready>>,
-) -> Result<Box<Inspected>, String> {
-    let words = |error: &dyn std::error::Error| chain(error);
+) -> Result<Box<Inspected>, Unwell> {
+    let words = |error: &dyn std::error::Error| Unwell::from(chain(error));
+    let told = |error: Error| Unwell::from(&error);
     let source = &worker.shared.source;
     let installation = match &known {
         Some(ready) => ready.installation,
@@ -35,18 +41,17 @@ pub(super) async fn inspect(
         None => {
             let client_id = options.client_id.clone().or_else(|| client_id(installation, &worker));
             let options = SessionOptions { client_id, ..options };
-            Session::open(worker.client.clone(), options).await.map_err(|error| words(&error))?
+            Session::open(worker.client.clone(), options).await.map_err(told)?
         }
     };
     let client = session.client().clone();
-    let stats = client.system_stats().await.map_err(|error| words(&error))?;
+    let stats = client.system_stats().await.map_err(told)?;
     let identity = identity(&client, installation).await.map_err(|error| {
-        format!("our identity file cannot be kept in its input folder: {}", words(&error))
+        let Unwell { why, excess } = told(error);
+        Unwell { why: format!("our identity file cannot be kept in its input folder: {why}"), excess }
     })?;
-    let answer = client.object_info_bytes().await.map_err(|error| words(&error))?;
-    let described = describe(&worker.shared.options.pool, answer)
-        .await
-        .map_err(|error| format!("its /object_info cannot be read: {error}"))?;
+    let answer = client.object_info_bytes().await.map_err(told)?;
+    let described = describe(&worker.shared.options.pool, answer).await?;
     let saved = known.as_ref().is_some_and(|ready| ready.hash == described.hash);
     if !saved {
         let save = source.save_object_info(described.hash, &described.json);
@@ -64,12 +69,27 @@ pub(super) async fn inspect(
     Ok(Box::new(Inspected { session, ready: Arc::new(ready), stats }))
 }
 
-/// Reads an `/object_info`. Half a megabyte of JSON takes its time, so it is done beside the runtime.
-pub(super) async fn describe(pool: &Pool, answer: Bytes) -> Result<offer::Described, String> {
+/// Reads an `/object_info`. Half a megabyte of JSON takes its time, so it is done beside the runtime. Large ones come one
+/// after the other, because each takes a multiple of its length in memory while it is read.
+pub(super) async fn describe(pool: &Pool, answer: Bytes) -> Result<offer::Described, Unwell> {
+    let _turn = match answer.len() > LARGE_DESCRIPTION {
+        // It is never closed.
+        true => LARGE_DESCRIPTIONS.acquire().await.ok(),
+        false => None,
+    };
     // Not refused: there is one at a time for each worker.
     let work = Work::new("reading an object_info", "", answer.len()).patient();
-    let described = pool.run(work, move || offer::describe(&answer).map_err(|error| error.to_string()));
-    described.await.map_err(|error| error.to_string())?
+    let described = pool.run(work, move || offer::describe(&answer)).await;
+    match described.map_err(|error| error.to_string())? {
+        Ok(described) => Ok(described),
+        Err(offer::Unreadable::TooLarge) => {
+            let why = "the answer to GET /object_info holds more JSON values than any ComfyUI has".to_owned();
+            Err(Unwell { why, excess: true })
+        }
+        Err(offer::Unreadable::NotJson(error)) => {
+            Err(format!("its /object_info cannot be read: {error}").into())
+        }
+    }
 }
 
 /// The name under which prompts go out and frames come in: the same for every process that drives this worker, so that one

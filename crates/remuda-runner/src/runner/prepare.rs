@@ -11,8 +11,8 @@ use remuda_core::{Failure, FailureClass, Phase, Placement, Timestamp};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step, close_for};
-use super::event::{Stage, Word};
-use super::inspect::chain;
+use super::event::{Stage, Unwell, Word};
+use super::inspect::{chain, describe};
 use super::look::locate;
 use super::worker::Ready;
 use crate::decide::edits::{self, FOLDER, Placed};
@@ -104,6 +104,7 @@ impl Attempt {
         let answer = loop {
             match self.unless_called(ready.session.client().object_info_bytes()).await? {
                 Ok(answer) => break answer,
+                Err(error) if error.is_too_large() => return Err(self.excess(&error).await),
                 Err(error) if since.elapsed() > self.patience() => {
                     let why = chain(&error);
                     return Err(self.trouble(format!("ComfyUI could not be asked what it has: {why}")));
@@ -111,9 +112,9 @@ impl Attempt {
                 Err(_) => self.unless_called(tokio::time::sleep(PAUSE)).await?,
             }
         };
-        let now = match super::inspect::describe(&self.worker.shared.options.pool, answer).await {
+        let now = match describe(&self.worker.shared.options.pool, answer).await {
             Ok(now) => now,
-            Err(why) => {
+            Err(Unwell { why, .. }) => {
                 return Err(self.trouble(format!("what ComfyUI says it has cannot be read: {why}")));
             }
         };
@@ -202,6 +203,7 @@ impl Attempt {
                 Err(error) => error,
             };
             match &error {
+                error if error.is_too_large() => return Err(self.excess(error).await),
                 // The file itself is not welcome. Any other refusal is one of the worker, or of a proxy in front of it.
                 Error::Status { status, .. } if matches!(status.as_u16(), 400 | 413 | 415 | 422) => {
                     let message = format!("ComfyUI did not take the input {}: {error}", placement.filename);
@@ -216,6 +218,14 @@ impl Attempt {
                 _ => tokio::time::sleep(PAUSE).await,
             }
         }
+    }
+
+    /// The worker answered with more than it may, and the task was not sent: the worker is put aside, and the task goes
+    /// elsewhere.
+    async fn excess(&self, error: &Error) -> Close {
+        let why = chain(error);
+        self.tell(Word::Excess(why.clone())).await;
+        self.trouble(why)
     }
 
     /// Submits; the inner error is a refusal of the graph.
@@ -248,6 +258,10 @@ impl Attempt {
                 }
                 Err(error) => error,
             };
+            if error.is_too_large() {
+                // It may be queued all the same: whoever is asked next would answer with as much.
+                self.tell(Word::Excess(chain(&error))).await;
+            }
             match submission::judge(&error) {
                 NotSent::Refused(failure) => return Ok(Err(failure)),
                 NotSent::NotReached { why, status } if since.elapsed() > self.patience() => {

@@ -10,8 +10,8 @@ use remuda_store::{Acquired, AdoptRequest, ClaimRequest};
 use tokio::time::Instant;
 
 use super::attempt::Attempt;
-use super::event::{Event, Fate, Inspected, Stage, Word};
-use super::inspect::{chain, inspect};
+use super::event::{Event, Fate, Inspected, Stage, Unwell, Word};
+use super::inspect::inspect;
 use super::service::{Purpose, Runner, Slot};
 use super::sweep::{Swept, sweep};
 use crate::board::Moment;
@@ -281,12 +281,16 @@ impl Runner {
             .push(Box::pin(async move { Event::Inspected(inspect(worker, session, options, known).await) }));
     }
 
-    fn inspected(&mut self, found: std::result::Result<Box<Inspected>, String>, again: Instant) {
+    fn inspected(&mut self, found: std::result::Result<Box<Inspected>, Unwell>, again: Instant) {
         self.due.inspecting = false;
         let found = match found {
             Ok(found) => *found,
-            Err(why) => {
-                self.condition.silent(why);
+            Err(unwell) if unwell.excess => {
+                self.due.inspect_at = Some(self.condition.excess(Instant::now(), unwell.why).max(again));
+                return;
+            }
+            Err(unwell) => {
+                self.condition.silent(unwell.why);
                 self.due.inspect_at = Some(again);
                 return;
             }
@@ -330,13 +334,13 @@ impl Runner {
             let answer = tokio::time::timeout(PROBE_LIMIT, client.system_stats()).await;
             Event::Probed(match answer {
                 Ok(Ok(stats)) => Ok(Box::new(stats)),
-                Ok(Err(error)) => Err(chain(&error)),
-                Err(_) => Err(format!("it does not answer within {} s", PROBE_LIMIT.as_secs())),
+                Ok(Err(error)) => Err(Unwell::from(&error)),
+                Err(_) => Err(format!("it does not answer within {} s", PROBE_LIMIT.as_secs()).into()),
             })
         }));
     }
 
-    fn probed(&mut self, answer: std::result::Result<Box<SystemStats>, String>, now: Instant) {
+    fn probed(&mut self, answer: std::result::Result<Box<SystemStats>, Unwell>, now: Instant) {
         let probe = jitter(self.shared().options.timing.probe);
         self.due.probing = false;
         self.due.probe_at = now + probe;
@@ -351,12 +355,13 @@ impl Runner {
                     self.condition.answered();
                 }
             }
-            Err(why) => {
+            Err(unwell) if unwell.excess => self.put_aside(unwell.why, now),
+            Err(unwell) => {
                 self.probes_failed += 1;
                 let connected = self.session.as_ref().is_some_and(comfyui::Session::is_connected);
                 // A busy ComfyUI may miss one question; one whose socket is gone as well is gone.
                 if self.probes_failed > 1 || !connected {
-                    self.condition.silent(why);
+                    self.condition.silent(unwell.why);
                 } else {
                     self.due.probe_at = now + probe / 5;
                 }
@@ -364,7 +369,21 @@ impl Runner {
         }
     }
 
+    /// It answered with more than it may: it rests, is not asked meanwhile, and is looked over before it works again.
+    fn put_aside(&mut self, why: String, now: Instant) {
+        let until = self.condition.excess(now, why);
+        self.due.inspect_at = Some(until);
+        self.due.probe_at = until;
+        self.due.sweep_at = until;
+        self.due.swept = false;
+        // What waits there can be done elsewhere.
+        self.shared().board.call_back(&self.worker.spec.id);
+    }
+
     fn socket(&mut self, up: bool, now: Instant) {
+        if self.condition.is_aside(now) {
+            return;
+        }
         self.due.probe_at = now;
         if up {
             // It was away, if only for a moment: it may have been restarted, or be another.
@@ -385,15 +404,16 @@ impl Runner {
             .push(Box::pin(async move { Event::Swept(sweep(worker, ready, tombstone, counted).await) }));
     }
 
-    fn swept(&mut self, found: std::result::Result<Swept, String>, now: Instant) {
+    fn swept(&mut self, found: std::result::Result<Swept, Unwell>, now: Instant) {
         let timing = &self.shared().options.timing;
         let (pause, soon) = (jitter(timing.sweep), timing.retry.min(timing.sweep));
         self.due.sweeping = false;
         self.due.sweep_at = now + pause;
         let found = match found {
             Ok(found) => found,
-            Err(error) => {
-                tracing::debug!(worker = %self.worker.spec.id, %error, "its queue could not be swept");
+            Err(unwell) if unwell.excess => return self.put_aside(unwell.why, now),
+            Err(Unwell { why, .. }) => {
+                tracing::debug!(worker = %self.worker.spec.id, error = why, "its queue could not be swept");
                 self.due.sweep_at = now + soon;
                 return;
             }
@@ -441,6 +461,7 @@ impl Runner {
                 self.shared().board.call_back(&self.worker.spec.id);
             }
             Word::Outdated => self.due.inspect_at = Some(now),
+            Word::Excess(why) => self.put_aside(why, now),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use comfyui::{Client, OldInterrupt, PromptId, Queue, QueueItem};
 use remuda_core::{Lease, LeaseRef};
 
-use super::inspect::chain;
+use super::event::Unwell;
 use super::worker::{Ready, Worker};
 use crate::decide::marker::Marker;
 
@@ -32,10 +32,10 @@ pub(super) async fn sweep(
     ready: Arc<Ready>,
     tombstone: Option<PromptId>,
     counted: HashSet<PromptId>,
-) -> Result<Swept, String> {
+) -> Result<Swept, Unwell> {
     let client = ready.session.client();
     // The queue first: what is in it has had a lease since before it was sent, so one that is missing later is gone.
-    let queue = client.queue().await.map_err(|error| chain(&error))?;
+    let queue = client.queue().await.map_err(|error| Unwell::from(&error))?;
     let leases = worker.shared.source.leases(&worker.spec.id);
     let leases = worker.shared.ask(leases).await.map_err(|error| error.to_string())?;
     let board = &worker.shared.board;
@@ -56,16 +56,16 @@ pub(super) async fn sweep(
     }
     // Only the holder of the worker may stop what is nobody's.
     if !board.worker_is_sure(&worker.spec.id) {
-        return Err("the worker may be somebody else's by now".to_owned());
+        return Err("the worker may be somebody else's by now".to_owned().into());
     }
     for id in doubled {
         tracing::warn!(worker = %worker.spec.id, prompt_id = %id, "a prompt is in the queue twice; taking one out");
         worker.shared.counters.late_prompts_stopped.one();
-        client.delete_pending(&[id]).await.map_err(|error| chain(&error))?;
+        client.delete_pending(&[id]).await.map_err(|error| Unwell::from(&error))?;
     }
     // One that ended between the two questions is over, not late: only what is still there is. And what came after the
     // first look may have a lease that is newer than our list.
-    let queue = client.queue().await.map_err(|error| chain(&error))?;
+    let queue = client.queue().await.map_err(|error| Unwell::from(&error))?;
     let running = queue.running.iter().map(|item| (item, true));
     for (item, running) in running.chain(queue.pending.iter().map(|item| (item, false))) {
         if !late.contains(&item.prompt_id) {

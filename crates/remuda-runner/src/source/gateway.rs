@@ -250,7 +250,7 @@ impl Source for GatewaySource {
         let answer = async {
             let response = request.send().await.map_err(|error| self.link.unanswered(&error))?;
             let response = self.link.check(response).await?;
-            response.bytes().await.map_err(|error| self.link.unanswered(&error))
+            self.link.body(response).await
         };
         let answer = tokio::select! {
             answer = answer => answer?,

@@ -6,6 +6,7 @@ mod adoption;
 mod away;
 mod chaos;
 mod comfyui_fails;
+mod excess;
 #[path = "../support/held.rs"]
 mod held;
 mod messages;

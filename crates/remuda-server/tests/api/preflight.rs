@@ -108,3 +108,75 @@ async fn inputs_that_workers_mark_as_uploads_find_files_by_name() {
     let task = gateway.task(task["id"].as_str().unwrap()).await;
     assert_eq!(task["inputs"][0]["filename"], "a.mp4");
 }
+
+#[tokio::test]
+async fn names_of_files_that_are_not_the_callers_are_refused_with_their_node() {
+    let gateway = Gateway::start().await;
+    let loader = r#", "PictureLoader": {"input": {"required": {"picture": [["a.png"], {"image_upload": true}]}}, "output": ["IMAGE"]},
+        "LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": true}]}}, "output": ["IMAGE"]},
+        "PreviewImage": {"input": {"required": {"images": ["IMAGE"]}}, "output_node": true}"#;
+    Worker::join(&gateway.ground, "one", Some(&object_info(&[], loader))).await;
+    let graph = |class: &str, input: &str, name: &str| {
+        serde_json::json!({"payload": {
+            "1": {"class_type": class, "inputs": {input: name}},
+            "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}})
+        .to_string()
+    };
+    let names = [
+        "/etc/passwd",
+        "../output/x.png",
+        "sub/../../x.png",
+        "C:\\x.png",
+        "..\\x.png",
+        "%2e%2e/x.png",
+        "x.png [output]",
+        "x.png [temp]",
+        "remuda/0123456789abcdef-cat.png",
+        "remuda/0190b6c1-0000-7000-8000-000000000001/x.png [output]",
+        "file:///etc/passwd",
+        "~/x.png",
+        "a\u{0}b.png",
+    ];
+    for (class, input) in [("LoadImage", "image"), ("PictureLoader", "picture")] {
+        for name in names {
+            let error = submit(&gateway, &graph(class, input, name), 422).await;
+            let told = (&error["code"], &error["node_id"], &error["input"], &error["class_type"]);
+            assert_eq!(told, (&"bad_input".into(), &"1".into(), &input.into(), &class.into()), "{name:?}");
+        }
+        for name in ["a.png", "sub/a.png", "a.png [input]"] {
+            submit(&gateway, &graph(class, input, name), 201).await;
+        }
+    }
+    // ComfyUI's own words for clients that speak its dialect.
+    let prompt = graph("LoadImage", "image", "/etc/passwd").replace("\"payload\"", "\"prompt\"");
+    let error = json(gateway.post("/prompt").json_text(&prompt).send().await.unwrap(), 400).await;
+    assert_eq!(error["error"]["type"], "prompt_outputs_failed_validation", "{error}");
+    let told = &error["node_errors"]["1"]["errors"][0];
+    assert_eq!(told["type"], "custom_validation_failed", "{error}");
+    let sync = graph("LoadImage", "image", "x.png [output]").replace("\"payload\"", "\"prompt\"");
+    let answer = gateway.post("/prompt_sync").json_text(&sync).send().await.unwrap();
+    assert_eq!(answer.status(), 400);
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_bound_to_a_pool_gets_no_other_workers() {
+    let tenant = remuda_core::Tenant::new("default").unwrap();
+    let labels = std::collections::BTreeSet::from(["pool=a".to_owned()]);
+    let gateway = Gateway::start_with(|options| drop(options.tenant_labels.insert(tenant, labels))).await;
+    Worker::join(&gateway.ground, "one", Some(&object_info(&["sdxl.safetensors"], ""))).await;
+    let body = graph("sdxl.safetensors");
+    for body in [body.clone(), body.replacen('{', r#"{"requires": {"labels": ["fast"]}, "#, 1)] {
+        let task = submit(&gateway, &body, 201).await;
+        let task = gateway.task(task["id"].as_str().unwrap()).await;
+        let labels = task["requires"]["labels"].as_array().unwrap();
+        assert!(labels.contains(&"pool=a".into()), "{task}");
+        assert_eq!(task["status"], "pending");
+    }
+    let prompt = body.replace("\"payload\"", "\"prompt\"");
+    let told = json(gateway.post("/prompt").json_text(&prompt).send().await.unwrap(), 200).await;
+    let all = json(gateway.get("/api/v1/tasks").send().await.unwrap(), 200).await;
+    let tasks = all["tasks"].as_array().or_else(|| all["items"].as_array()).unwrap();
+    assert_eq!(tasks.len(), 3, "{told}");
+    let lanes = gateway.ground.store.lanes().await.unwrap();
+    assert!(lanes.iter().all(|lane| lane.requires.labels.contains("pool=a")), "{lanes:?}");
+}

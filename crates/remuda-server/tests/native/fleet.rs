@@ -281,3 +281,31 @@ async fn a_worker_that_hangs_holds_nobody_up_for_long() {
     assert_eq!(script.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(began.elapsed() < Duration::from_secs(60), "one wait is enough: {:?}", began.elapsed());
 }
+
+#[tokio::test]
+async fn pages_of_a_worker_are_shut_in() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path(), "index.html", "<!doctype html>");
+    put(root.path(), "extensions/first/main.js", "// first");
+    put(root.path(), "extensions/first/page.html", "<script>steal()</script>");
+    put(root.path(), "extensions/first/picture.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>");
+    put(root.path(), "templates/page.html", "<script>steal()</script>");
+    let page = tempfile::tempdir().unwrap();
+    put(page.path(), "index.html", "<!doctype html>");
+    for frontend in [None, Some(page.path().to_owned())] {
+        let shown = frontend.is_some();
+        let mut ranch = Ranch::start_with(0, |options| options.frontend = frontend).await;
+        ranch.add(SimConfig { frontend: Some(root.path().to_owned()), ..SimConfig::default() }).await;
+        for path in ["/extensions/first/page.html", "/extensions/first/picture.svg", "/templates/page.html"] {
+            let answer = ranch.gateway.get(path).send().await.unwrap();
+            assert_eq!(answer.status(), StatusCode::OK, "{path}");
+            let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+            assert!(policy.starts_with("sandbox") && !policy.contains("allow-same-origin"), "{policy}");
+            assert_eq!(policy.contains("allow-scripts"), shown, "{path}: {policy}");
+            assert_eq!(answer.headers()["x-content-type-options"], "nosniff");
+        }
+        let script = ranch.gateway.get("/extensions/first/main.js").send().await.unwrap();
+        assert!(!script.headers().contains_key("content-security-policy"), "a page may load it");
+        ranch.stop().await;
+    }
+}

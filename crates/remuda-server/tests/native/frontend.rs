@@ -57,3 +57,42 @@ async fn with_keys_the_page_needs_one() {
         assert_eq!(gateway.get(path).bearer_auth(&key).send().await.unwrap().status(), 200, "{path}");
     }
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn hidden_files_links_that_lead_out_and_endless_names_are_not_there() {
+    let dir = package();
+    let files = dir.path().join("static");
+    std::fs::write(files.join(".env"), "secret").unwrap();
+    std::fs::create_dir(files.join(".git")).unwrap();
+    std::fs::write(files.join(".git/config"), "secret").unwrap();
+    std::os::unix::fs::symlink(dir.path().join("secret.txt"), files.join("assets/out.js")).unwrap();
+    std::os::unix::fs::symlink(dir.path(), files.join("assets/up")).unwrap();
+    std::os::unix::fs::symlink(files.join("assets/loop.js"), files.join("assets/loop.js")).unwrap();
+    std::os::unix::fs::symlink(files.join("assets/index-abc.js"), files.join("assets/within.js")).unwrap();
+    let folder = frontend_folder(dir.path()).unwrap();
+    let gateway = Gateway::start_with(|options| options.frontend = Some(folder)).await;
+    let long = "x".repeat(5_000);
+    let deep = "x/".repeat(2_500);
+    for path in [
+        "/.env",
+        "/.git/config",
+        "/%2egit/config",
+        "/assets/out.js",
+        "/assets/up/secret.txt",
+        "/assets/loop.js",
+        "/assets/index-abc.js/x",
+        "/assets/a%00b.js",
+        &format!("/assets/{long}.js"),
+        &format!("/extensions/{long}.js"),
+        &format!("/extensions/{long}/{long}.html"),
+        &format!("/extensions/{deep}x.js"),
+        &format!("/templates/{long}.json"),
+        &format!("/{long}"),
+    ] {
+        let answer = gateway.get(path).send().await.unwrap();
+        assert!(matches!(answer.status().as_u16(), 404 | 422), "{} {path}", answer.status());
+        assert!(!answer.text().await.unwrap().contains("secret"), "{path}");
+    }
+    assert_eq!(gateway.get("/assets/within.js").send().await.unwrap().status(), 200);
+}

@@ -19,6 +19,9 @@ pub(crate) enum ApiError {
     /// The server answered something else.
     #[error("{base} does not answer as a Remuda does ({source}): is it one?")]
     Strange { base: Url, source: serde_json::Error },
+    /// The server does not come to an end.
+    #[error("{base} does not answer as a Remuda does (its answer has no end): is it one?")]
+    Endless { base: Url },
 }
 
 impl ApiError {
@@ -34,7 +37,15 @@ impl ApiError {
 
     pub(super) async fn refused(answer: Response) -> Self {
         let status = answer.status();
-        let body = answer.bytes().await.unwrap_or_default();
+        // Somebody in between may say anything, at any length.
+        let mut body = Vec::new();
+        let mut answer = answer;
+        while let Ok(Some(chunk)) = answer.chunk().await {
+            body.extend_from_slice(&chunk);
+            if body.len() > 1 << 20 {
+                break;
+            }
+        }
         let json: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let text = |name: &str| json[name].as_str().map(str::to_owned);
         let mut message = text("error").unwrap_or_else(|| format!("the server answered {status}"));
@@ -61,7 +72,7 @@ impl ApiError {
 /// 1 something went wrong, 2 the request was refused as wrong, 3 no server, 4 no such thing or too late for it.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     let code = match error.downcast_ref::<ApiError>() {
-        Some(ApiError::Unreachable { .. } | ApiError::Strange { .. }) => 3,
+        Some(ApiError::Unreachable { .. } | ApiError::Strange { .. } | ApiError::Endless { .. }) => 3,
         Some(ApiError::Refused { status, .. }) => match *status {
             StatusCode::NOT_FOUND | StatusCode::CONFLICT | StatusCode::GONE => 4,
             status if status.is_client_error() => 2,

@@ -18,6 +18,9 @@ use serde::de::DeserializeOwned;
 use tokio::io::AsyncWriteExt as _;
 use url::Url;
 
+/// No answer of a server is longer than this.
+const LARGEST_ANSWER: usize = 256 << 20;
+
 /// A Remuda server, and how it is spoken to.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
@@ -65,8 +68,15 @@ impl Api {
     }
 
     pub(crate) async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ApiError> {
-        let answer = self.send(request).await?;
-        let bytes = answer.bytes().await.map_err(|source| ApiError::unreachable(&self.base, source))?;
+        let mut answer = self.send(request).await?;
+        let unreachable = |source| ApiError::unreachable(&self.base, source);
+        let mut bytes = Vec::new();
+        while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
+            if bytes.len() + chunk.len() > LARGEST_ANSWER {
+                return Err(ApiError::Endless { base: self.base.clone() });
+            }
+            bytes.extend_from_slice(&chunk);
+        }
         serde_json::from_slice(&bytes).map_err(|source| ApiError::Strange { base: self.base.clone(), source })
     }
 

@@ -29,8 +29,8 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use owner::Owner;
 pub(crate) use store::{open_files, open_store};
-pub(crate) use timing::herd_options;
-pub(crate) use workers::{Simulators, worker_configs};
+pub(crate) use timing::{herd_options, result_limits};
+pub(crate) use workers::{Simulators, comfyui_limits, worker_configs};
 
 use crate::config::Settings;
 use crate::process::Process;
@@ -99,7 +99,7 @@ impl Instance {
             .largest_output(settings.tasks.max_output_size)
             .with_pool(process.pool.clone());
         let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-        let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease));
+        let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease, settings));
         let herd = Herd::start(Arc::new(source), herd_options);
 
         let mut options = ServerOptions::new(Arc::clone(&store), files.clone(), hub);
@@ -109,16 +109,17 @@ impl Instance {
         options.limits.body = settings.server.body_limit;
         options.limits.login_failures = settings.server.login_failures;
         options.limits.output = settings.tasks.max_output_size;
-        options.limits.task_files = settings.tasks.max_output_files;
+        options.limits.task_files = u32::try_from(settings.graph.output_files).unwrap_or(u32::MAX);
         options.limits.task_outputs = settings.tasks.max_output_total;
         options.limits.key_workers = settings.workers.max_per_key;
         options.limits.key_descriptions = Descriptions {
-            most: settings.workers.max_object_info,
-            bytes: settings.workers.max_object_info_size,
+            most: settings.workers.max_object_infos,
+            bytes: settings.workers.max_object_infos_size,
         };
         let addresses = options.addresses.clone();
         options.limits.sync = settings.sync.limit;
         options.graph = settings.graph.clone();
+        options.tenant_labels.clone_from(&settings.tasks.tenant_labels);
         options.sync.timeout = settings.sync.timeout;
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);

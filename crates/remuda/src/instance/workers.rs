@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use comfyui::Client;
+use comfyui::{Client, Limits};
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{WorkerId, WorkerSpec};
 use remuda_runner::{WorkerConfig, host_id, worker_id_for};
@@ -57,12 +57,13 @@ pub(crate) fn worker_configs(
     name: Option<&str>,
 ) -> anyhow::Result<Vec<WorkerConfig>> {
     let mut configs = Vec::new();
+    let limits = comfyui_limits(settings);
     for comfyui in &settings.workers.comfyui {
-        configs.push(config(comfyui)?);
+        configs.push(config(comfyui, limits)?);
     }
     for url in simulators.urls() {
         let url: Url = url.parse().context("a simulated ComfyUI has no address")?;
-        configs.push(config(&ComfyUi { url, labels: vec!["simulated".to_owned()] })?);
+        configs.push(config(&ComfyUi { url, labels: vec!["simulated".to_owned()] }, limits)?);
     }
     for config in &mut configs {
         config.session.outputs = settings.graph.results();
@@ -78,9 +79,16 @@ pub(crate) fn worker_configs(
     Ok(configs)
 }
 
-fn config(comfyui: &ComfyUi) -> anyhow::Result<WorkerConfig> {
+/// How much a ComfyUI may send.
+pub(crate) fn comfyui_limits(settings: &Settings) -> Limits {
+    Limits { file: settings.tasks.max_output_size, ..settings.workers.limits }
+}
+
+fn config(comfyui: &ComfyUi, limits: Limits) -> anyhow::Result<WorkerConfig> {
     let host = host_id();
-    let client = Client::new(comfyui.url.as_str())
+    let client = Client::builder(comfyui.url.as_str())
+        .limits(limits)
+        .build()
         .with_context(|| format!("{comfyui} is not the address of a ComfyUI"))?;
     let spec = WorkerSpec {
         id: worker_id_for(comfyui.url.as_str(), &host)?,

@@ -7,7 +7,7 @@ use crate::history::HistoryEntry;
 use crate::ids::PromptId;
 use crate::outputs::OutputFile;
 use crate::queue::Whereabouts;
-use crate::watch::{Event, Lost, Outcome};
+use crate::watch::{Event, ExecutionFailure, Lost, Outcome};
 
 impl Tracker {
     /// The server could not be asked.
@@ -26,6 +26,13 @@ impl Tracker {
                 self.next_survey = Some(now + self.options.survey_blind);
             }
             None => {}
+        }
+    }
+
+    /// It ended, and what it left is too large to be read.
+    pub(crate) fn unreadable(&mut self, id: &PromptId, why: String) {
+        if self.watches.contains_key(id) {
+            self.end(id, Outcome::Failed(Box::new(ExecutionFailure::untold(why))));
         }
     }
 

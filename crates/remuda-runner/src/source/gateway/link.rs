@@ -154,24 +154,29 @@ impl Link {
     /// One try, with the whole answer. Empty when there is none (204).
     pub(super) async fn ask(&self, ask: &Ask) -> Result<Bytes, Trouble> {
         let answer = async {
-            let mut response = self.open(ask).await?;
-            let mut body = BytesMut::new();
-            loop {
-                match response.chunk().await {
-                    Ok(Some(chunk)) if body.len() + chunk.len() > LARGEST_ANSWER => {
-                        return Err(Trouble::Doubtful(format!("{} answers without an end", self.base)));
-                    }
-                    Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-                    Ok(None) => return Ok(body.freeze()),
-                    Err(error) => return Err(self.unanswered(&error)),
-                }
-            }
+            let response = self.open(ask).await?;
+            self.body(response).await
         };
         // Large answers may take their time; they may not take for ever.
         let limit = ask.limit + ANSWER;
         match tokio::time::timeout(limit, answer).await {
             Ok(answer) => answer,
             Err(_) => Err(Trouble::Doubtful(self.silent(limit))),
+        }
+    }
+
+    /// A whole answer, as long as it has an end.
+    pub(super) async fn body(&self, mut response: Response) -> Result<Bytes, Trouble> {
+        let mut body = BytesMut::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() > LARGEST_ANSWER => {
+                    return Err(Trouble::Doubtful(format!("{} answers without an end", self.base)));
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => return Ok(body.freeze()),
+                Err(error) => return Err(self.unanswered(&error)),
+            }
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) async fn put_on(
     let Ok(named) = Named::read(&original.filename, folder, original.kind.as_deref()) else {
         return Ok(None);
     };
-    let Some(room) = picture::room().await else { return Ok(None) };
+    let Some(room) = picture::whole_room().await else { return Ok(None) };
     let Some(bytes) = read(state, tenant, &named).await? else { return Ok(None) };
     let work = move || picture::decode(&bytes)?.with_alpha_of(&picture::decode(&mask)?)?.encode();
     Ok(picture::on_a_thread(room, work).await)

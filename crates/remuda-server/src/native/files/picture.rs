@@ -14,14 +14,24 @@ pub(super) const LARGEST: u64 = 64 << 20;
 const MOST_PIXELS: u64 = 32 << 20;
 
 /// So many pictures are in memory at once.
-static AT_ONCE: Semaphore = Semaphore::const_new(2);
+const AT_ONCE: u32 = 2;
+static ROOMS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
+
+/// What the texts of a PNG may take when they are unpacked, all together. Further ones are left out. A workflow has some
+/// hundred kilobytes.
+const MOST_TEXT: usize = 16 << 20;
 
 /// Room for a picture in memory.
 pub(super) type Room = SemaphorePermit<'static>;
 
 /// Waits for room. To be had before a picture is read.
 pub(super) async fn room() -> Option<Room> {
-    AT_ONCE.acquire().await.ok()
+    ROOMS.acquire().await.ok()
+}
+
+/// Waits for all the room there is: for two pictures that are put together.
+pub(super) async fn whole_room() -> Option<Room> {
+    ROOMS.acquire_many(AT_ONCE).await.ok()
 }
 
 /// Works with pixels where nobody has to wait for it. The room is taken until that ends, whether or not somebody still
@@ -145,16 +155,19 @@ fn fits(width: u32, height: u32) -> Option<()> {
 }
 
 fn png(bytes: &[u8]) -> Option<Picture> {
-    let mut decoder = ::png::Decoder::new(Cursor::new(bytes));
+    // Beside the pixels. Colour profiles are not looked at, and need not be unpacked.
+    let limits = ::png::Limits { bytes: usize::try_from(LARGEST).unwrap_or(usize::MAX) };
+    let mut decoder = ::png::Decoder::new_with_limits(Cursor::new(bytes), limits);
+    decoder.set_ignore_iccp_chunk(true);
     decoder.set_transformations(::png::Transformations::EXPAND | ::png::Transformations::STRIP_16);
     let mut reader = decoder.read_info().ok()?;
     let (width, height) = (reader.info().width, reader.info().height);
     fits(width, height)?;
     let mut data = vec![0; reader.output_buffer_size()?];
     let frame = reader.next_frame(&mut data).ok()?;
-    let data = data.get(..frame.buffer_size())?;
+    data.truncate(frame.buffer_size());
     let rgba: Vec<u8> = match frame.color_type {
-        ::png::ColorType::Rgba => data.to_vec(),
+        ::png::ColorType::Rgba => data,
         ::png::ColorType::Rgb => data.chunks_exact(3).flat_map(|p| [p[0], p[1], p[2], 255]).collect(),
         ::png::ColorType::GrayscaleAlpha => {
             data.chunks_exact(2).flat_map(|p| [p[0], p[0], p[0], p[1]]).collect()
@@ -166,9 +179,16 @@ fn png(bytes: &[u8]) -> Option<Picture> {
     let mut picture = Picture::new(width, height, rgba)?;
     let info = reader.info();
     let latin = info.uncompressed_latin1_text.iter().map(|chunk| (chunk.keyword.clone(), chunk.text.clone()));
-    let unicode =
-        info.utf8_text.iter().filter_map(|chunk| Some((chunk.keyword.clone(), chunk.get_text().ok()?)));
-    picture.texts = latin.chain(unicode).collect();
+    picture.texts = latin.collect();
+    let mut left = MOST_TEXT;
+    for chunk in &info.utf8_text {
+        // A kilobyte can unpack to a megabyte, so it is unpacked only as far as there is room.
+        let mut chunk = chunk.clone();
+        let Ok(()) = chunk.decompress_text_with_limit(left) else { continue };
+        let Ok(text) = chunk.get_text() else { continue };
+        left = left.saturating_sub(text.len());
+        picture.texts.push((chunk.keyword, text));
+    }
     Some(picture)
 }
 
@@ -218,6 +238,29 @@ mod tests {
         assert_eq!(read.texts, [("workflow".to_owned(), "{\"é\": 1}".to_owned())]);
         let other = Picture::new(1, 1, vec![0; 4]).unwrap();
         assert!(read.with_alpha_of(&other).is_none(), "the sizes differ");
+    }
+
+    #[test]
+    fn a_text_that_unpacks_to_gigabytes_is_left_out_and_the_picture_stays() {
+        // 64 MiB here: enough to tell, and what is unpacked beyond the limit would show in the texts.
+        let text = "x".repeat(64 << 20);
+        let mut file = Vec::new();
+        let mut encoder = ::png::Encoder::new(&mut file, 1, 1);
+        encoder.set_color(::png::ColorType::Rgba);
+        let mut chunk = ::png::text_metadata::ITXtChunk::new("workflow", text);
+        chunk.compressed = true;
+        chunk.compress_text().unwrap();
+        let mut small = ::png::text_metadata::ITXtChunk::new("prompt", "{}");
+        small.compressed = true;
+        let mut writer = encoder.write_header().unwrap();
+        writer.write_text_chunk(&chunk).unwrap();
+        writer.write_text_chunk(&small).unwrap();
+        writer.write_image_data(&[1, 2, 3, 4]).unwrap();
+        writer.finish().unwrap();
+        assert!(file.len() < 1 << 20, "{}", file.len());
+        let read = decode(&file).unwrap();
+        assert_eq!(read.rgba, [1, 2, 3, 4]);
+        assert_eq!(read.texts, [("prompt".to_owned(), "{}".to_owned())]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use http::{HeaderMap, Method, StatusCode, header};
 use remuda_core::{Health, OwnerId, Worker, WorkerId};
+use remuda_runner::lenient;
 use remuda_store::Store;
 use serde_json::Value;
 use tokio::sync::OnceCell;
@@ -36,6 +37,9 @@ const SORE: Duration = Duration::from_secs(5);
 
 /// The longest answer that is read into memory.
 const LONGEST: usize = 8 << 20;
+
+/// And so many values of JSON in it: each takes up to a hundred bytes, and the answers are kept.
+const MOST_VALUES: usize = 200_000;
 
 /// So many workers are asked at once.
 const AT_ONCE: usize = 16;
@@ -223,6 +227,9 @@ impl Asker {
                     return Err(AskError::TooLong);
                 }
                 bytes.extend_from_slice(&piece);
+            }
+            if bytes.len() > MOST_VALUES && lenient::count_values(&bytes, usize::MAX) > MOST_VALUES {
+                return Err(AskError::TooLong);
             }
             Ok(Some(Arc::new(serde_json::from_slice(&bytes)?)))
         };

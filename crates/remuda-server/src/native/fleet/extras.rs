@@ -3,7 +3,7 @@
 //! All of it comes from the workers that this process drives, taken together: of two that say different things under one
 //! name, the first counts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use axum::Json;
 use axum::extract::State;
@@ -87,11 +87,9 @@ fn unite(whole: &mut Value, further: &Value, depth: usize) {
             }
         }
         (Value::Array(whole), Value::Array(further)) => {
-            for value in further {
-                if !whole.contains(value) {
-                    whole.push(value.clone());
-                }
-            }
+            // By their texts: lists of a worker have any length, and comparing each with each takes for ever.
+            let mut known: HashSet<String> = whole.iter().map(Value::to_string).collect();
+            whole.extend(further.iter().filter(|value| known.insert(value.to_string())).cloned());
         }
         _ => {}
     }

@@ -6,11 +6,13 @@ mod folder;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use percent_encoding::percent_decode_str;
 use tower::ServiceExt as _;
 use tower_http::CompressionLevel;
 use tower_http::compression::Compression;
@@ -18,10 +20,16 @@ use tower_http::services::ServeDir;
 
 pub use folder::{NoFrontend, frontend_folder};
 
+/// The longest name, and the longest path, that a file system has.
+const LONGEST_NAME: usize = 255;
+const LONGEST_PATH: usize = 4096;
+
 /// The files of the page.
 #[derive(Clone)]
 pub(crate) struct Frontend {
     files: Compression<ServeDir>,
+    /// Where the files are; what a name leads to must be below it.
+    root: Arc<PathBuf>,
 }
 
 impl fmt::Debug for Frontend {
@@ -34,7 +42,8 @@ impl Frontend {
     /// From a folder that [`frontend_folder`] found.
     pub(crate) fn new(folder: &Path) -> Self {
         let files = ServeDir::new(folder).append_index_html_on_directories(false);
-        Self { files: Compression::new(files).quality(CompressionLevel::Fastest) }
+        let root = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        Self { files: Compression::new(files).quality(CompressionLevel::Fastest), root: Arc::new(root) }
     }
 
     /// The page, for whoever does not rather want JSON.
@@ -49,6 +58,9 @@ impl Frontend {
     /// One of the files; `None` when there is none.
     pub(crate) async fn file(&self, method: &Method, uri: &Uri, asked: &HeaderMap) -> Option<Response> {
         if !matches!(*method, Method::GET | Method::HEAD) {
+            return None;
+        }
+        if !self.has(uri.path()).await {
             return None;
         }
         let mut request = Request::new(Body::empty());
@@ -66,6 +78,28 @@ impl Frontend {
         told.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         told.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("SAMEORIGIN"));
         Some(response)
+    }
+}
+
+impl Frontend {
+    /// Whether the path names a file of the folder: no hidden one, and none elsewhere that a link leads to.
+    async fn has(&self, path: &str) -> bool {
+        let Ok(path) = percent_decode_str(path).decode_utf8() else { return false };
+        let mut file = self.root.as_ref().clone();
+        for part in path.split('/').filter(|part| !part.is_empty()) {
+            let plain =
+                part.len() <= LONGEST_NAME && !part.starts_with('.') && !part.contains(['\\', '\0', ':']);
+            if !plain {
+                return false;
+            }
+            file.push(part);
+        }
+        if file.as_os_str().len() > LONGEST_PATH {
+            return false;
+        }
+        // Whatever is wrong with it, it is not there.
+        let real = tokio::fs::canonicalize(&file).await;
+        real.is_ok_and(|real| real.starts_with(self.root.as_ref()) && real.is_file())
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) async fn output(
     let admitted = async {
         if n >= limits.task_files {
             let error = format!("a task may have {} output files", limits.task_files);
-            return Err(ApiError::over_limit("tasks.max_output_files", error).task(lease.task));
+            return Err(ApiError::over_limit("graph.output_files", error).task(lease.task));
         }
         if left == 0 {
             let error = format!("the outputs of a task may have {} bytes together", limits.task_outputs);

@@ -140,7 +140,7 @@ pub(crate) async fn object_info(
     kept.map_err(|error| match error {
         StoreError::TooMany { .. } => {
             let error = "the workers of this key describe more nodes than one key may keep";
-            ApiError::over_limit("workers.max_object_info", error)
+            ApiError::over_limit("workers.max_object_infos", error)
         }
         error => error.into(),
     })?;
@@ -361,7 +361,7 @@ async fn check_files(
     let most = state.limits.task_files;
     if files.len() > most as usize {
         let error = format!("a task may have {most} output files");
-        return Err(ApiError::over_limit("tasks.max_output_files", error).task(lease.task));
+        return Err(ApiError::over_limit("graph.output_files", error).task(lease.task));
     }
     if let Some(file) = files.iter().find(|file| !is_own(&file.key, lease)) {
         return Err(foreign_file(&file.key));

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::commands::BadInput;
 use crate::config::Settings;
-use crate::instance::{Owner, Simulators, worker_configs};
+use crate::instance::{Owner, Simulators, comfyui_limits, result_limits, worker_configs};
 use crate::process::Process;
 use crate::stop::Stop;
 use crate::ui;
@@ -277,6 +277,7 @@ fn workers(settings: &Settings, simulators: &Simulators) -> anyhow::Result<Vec<W
         worker.client = comfyui::Client::builder(&worker.spec.endpoint)
             .timeout(littlehorse.http_timeout)
             .retries(littlehorse.http_retries)
+            .limits(comfyui_limits(settings))
             .build()?;
         let session = &mut worker.session;
         session.survey = littlehorse.poll_interval.max(Duration::from_millis(100));
@@ -288,6 +289,7 @@ fn workers(settings: &Settings, simulators: &Simulators) -> anyhow::Result<Vec<W
 
 fn herd_options(settings: &Settings, owner: OwnerId) -> HerdOptions {
     let mut options = HerdOptions::new(owner);
+    options.results = result_limits(settings);
     options.timing.probe = settings.littlehorse.health_interval.max(Duration::from_millis(100));
     options.timing.unreachable = settings.littlehorse.history_timeout;
     options

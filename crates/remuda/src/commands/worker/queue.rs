@@ -41,7 +41,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
         !workers.is_empty(),
         "no ComfyUI to work with: give one with --comfyui URL, or try --sim 1"
     );
-    let herd = Herd::start(source, process.equip(herd_options(owner.id, None, lease)));
+    let herd = Herd::start(source, process.equip(herd_options(owner.id, None, lease, &settings)));
     let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
     for worker in workers {
         herd.add(worker);

@@ -1,6 +1,9 @@
 //! `[tasks]`: what holds for a task that does not say otherwise, and how tasks are run.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use remuda_core::Tenant;
 
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;
@@ -75,23 +78,32 @@ static MAX_OUTPUT_SIZE: Setting = Setting {
     ..Setting::BASE
 };
 
-static MAX_OUTPUT_FILES: Setting = Setting {
-    name: "tasks.max_output_files",
-    env: &["REMUDA_MAX_OUTPUT_FILES"],
-    default: "10000",
-    shape: Shape::Number,
-    range: (1, 1_000_000),
-    help: "How many output files one task may bring back from a worker elsewhere",
-    ..Setting::BASE
-};
-
 static MAX_OUTPUT_TOTAL: Setting = Setting {
     name: "tasks.max_output_total",
     env: &["REMUDA_MAX_OUTPUT_TOTAL"],
     default: "1TiB",
     shape: Shape::Size,
     range: (1, 1 << 50),
-    help: "How large those files may be together",
+    help: "How large the output files of one task may be together on a worker elsewhere",
+    ..Setting::BASE
+};
+
+static MAX_RESULT_SIZE: Setting = Setting {
+    name: "tasks.max_result_size",
+    env: &["REMUDA_MAX_RESULT_SIZE"],
+    default: "16MiB",
+    shape: Shape::Size,
+    range: (1 << 10, 1 << 30),
+    help: "Longest JSON that the nodes of one task may report besides files; a task that reports more fails",
+    ..Setting::BASE
+};
+
+static TENANT_LABELS: Setting = Setting {
+    name: "tasks.tenant_labels",
+    env: &["REMUDA_TENANT_LABELS"],
+    flags: &[flag("tenant-label", "TENANT=LABEL", SERVE)],
+    shape: Shape::List,
+    help: "A label that workers must have to get tasks of a tenant, as alice=pool=a: binds the tenant to those workers",
     ..Setting::BASE
 };
 
@@ -102,8 +114,9 @@ pub(super) const SETTINGS: &[&Setting] = &[
     &LEASE,
     &DRAIN,
     &MAX_OUTPUT_SIZE,
-    &MAX_OUTPUT_FILES,
     &MAX_OUTPUT_TOTAL,
+    &MAX_RESULT_SIZE,
+    &TENANT_LABELS,
 ];
 
 /// What holds for a task that does not say otherwise, and how tasks are run.
@@ -121,10 +134,12 @@ pub(crate) struct Tasks {
     pub(crate) drain: Duration,
     /// Largest output file in bytes: `REMUDA_MAX_OUTPUT_SIZE`, 8 GiB.
     pub(crate) max_output_size: u64,
-    /// Output files of a task on a worker elsewhere: `REMUDA_MAX_OUTPUT_FILES`, 10,000.
-    pub(crate) max_output_files: u32,
-    /// Their bytes together: `REMUDA_MAX_OUTPUT_TOTAL`, 1 TiB.
+    /// Bytes of a task's output files together on a worker elsewhere: `REMUDA_MAX_OUTPUT_TOTAL`, 1 TiB.
     pub(crate) max_output_total: u64,
+    /// Longest report of a task's nodes in bytes: `REMUDA_MAX_RESULT_SIZE`, 16 MiB.
+    pub(crate) max_result_size: u64,
+    /// Labels that all tasks of a tenant require: `REMUDA_TENANT_LABELS`, none.
+    pub(crate) tenant_labels: BTreeMap<Tenant, BTreeSet<String>>,
 }
 
 impl Tasks {
@@ -136,8 +151,43 @@ impl Tasks {
             lease: from.get::<Span, _>(&LEASE)?.0,
             drain: from.get::<Span, _>(&DRAIN)?.0,
             max_output_size: from.get::<Size, _>(&MAX_OUTPUT_SIZE)?.0,
-            max_output_files: from.get(&MAX_OUTPUT_FILES)?,
             max_output_total: from.get::<Size, _>(&MAX_OUTPUT_TOTAL)?.0,
+            max_result_size: from.get::<Size, _>(&MAX_RESULT_SIZE)?.0,
+            tenant_labels: tenant_labels(&from.list(&TENANT_LABELS)?)
+                .map_err(|reason| from.blame(&TENANT_LABELS, reason))?,
         })
+    }
+}
+
+/// `TENANT=LABEL`, where a label may have an equals sign of its own.
+fn tenant_labels(given: &[String]) -> Result<BTreeMap<Tenant, BTreeSet<String>>, String> {
+    let mut all: BTreeMap<Tenant, BTreeSet<String>> = BTreeMap::new();
+    for one in given {
+        let (tenant, label) = one.split_once('=').unwrap_or((one, ""));
+        if label.trim().is_empty() {
+            return Err(format!("`{one}` is not TENANT=LABEL, as in alice=pool=a"));
+        }
+        let tenant = Tenant::new(tenant.trim()).map_err(|error| format!("`{one}`: {error}"))?;
+        all.entry(tenant).or_default().insert(label.trim().to_owned());
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenants_are_bound_to_labels_that_may_have_values() {
+        let given = ["alice=pool=a", "alice=fast", "bob=pool=b"].map(str::to_owned);
+        let read = tenant_labels(&given).unwrap();
+        let labels = |name: &str| read[&Tenant::new(name).unwrap()].iter().cloned().collect::<Vec<_>>();
+        assert_eq!(
+            (labels("alice"), labels("bob")),
+            (vec!["fast".to_owned(), "pool=a".to_owned()], vec!["pool=b".to_owned()])
+        );
+        for wrong in ["alice", "alice=", "=pool=a", "=", ""] {
+            assert!(tenant_labels(&[wrong.to_owned()]).is_err(), "{wrong:?}");
+        }
     }
 }

@@ -1,0 +1,157 @@
+//! How much one ComfyUI may send.
+//!
+//! A ComfyUI runs other people's code. Its answers are read as they come, counted after decompression, and dropped
+//! as soon as they pass their bound.
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Bodies beyond this size are read a few at a time in the whole process: many servers that send as much as they may
+/// must not add up.
+const LARGE: usize = 8 << 20;
+
+/// How many bodies beyond [`LARGE`] are read at once.
+static LARGE_AT_ONCE: Semaphore = Semaphore::const_new(3);
+
+/// How much of the body of an error answer is read.
+pub(crate) const ERROR_BODY: u64 = 64 << 10;
+
+/// How many JSON values one answer may hold where all of it is turned into values. A value takes up to a hundred bytes
+/// of memory and can be two bytes of text.
+pub(crate) const VALUES: usize = 1_000_000;
+
+/// Bounds on what a server may send. A normal server is far below all of them.
+///
+/// ```
+/// use comfyui::{Client, Limits};
+///
+/// let limits = Limits { file: 100 << 20, ..Limits::default() };
+/// let client = Client::builder("http://127.0.0.1:8188").limits(limits).build()?;
+/// # let _ = client;
+/// # Ok::<(), comfyui::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of an answer that has no bound of its own below. Default 16 MiB.
+    pub answer: u64,
+    /// Bytes of `/object_info`. A server with thousands of nodes has some ten megabytes. Default 32 MiB.
+    pub object_info: u64,
+    /// Bytes of `/history` and `/queue`, which repeat the workflows that were sent. Default 64 MiB.
+    pub history: u64,
+    /// Bytes of one file from `/view`. Default 16 GiB.
+    pub file: u64,
+    /// Bytes of one message of the websocket. Pictures are sent as one message. Default 64 MiB.
+    pub frame: usize,
+    /// Messages of the websocket per second, pings included, over a longer time; ten times as many may come at once. A
+    /// server that sends more is read more slowly. Default 2,000.
+    pub frames_per_second: u32,
+    /// Bytes per second that a file must come in on average, after the client's timeout. Default 4 KiB.
+    pub slowest: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            answer: 16 << 20,
+            object_info: 32 << 20,
+            history: 64 << 20,
+            file: 16 << 30,
+            frame: 64 << 20,
+            frames_per_second: 2_000,
+            slowest: 4 << 10,
+        }
+    }
+}
+
+/// Which bound an answer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// [`Limits::answer`].
+    Plain,
+    /// [`Limits::object_info`].
+    ObjectInfo,
+    /// [`Limits::history`]. Workflows in it stay text, so only the upper levels are counted as values.
+    History,
+}
+
+impl Route {
+    pub(crate) fn bytes(self, limits: &Limits) -> u64 {
+        match self {
+            Self::Plain => limits.answer,
+            Self::ObjectInfo => limits.object_info,
+            Self::History => limits.history,
+        }
+    }
+
+    /// Down to which level members are turned into values.
+    pub(crate) fn depth(self) -> usize {
+        match self {
+            Self::Plain | Self::ObjectInfo => usize::MAX,
+            Self::History => 3,
+        }
+    }
+}
+
+/// A body that was read whole. While it is held, a large one keeps others waiting.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) bytes: Bytes,
+    _turn: Option<SemaphorePermit<'static>>,
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes: bytes.into(), _turn: None }
+    }
+}
+
+/// Why a body could not be read whole.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    TooLarge,
+    Broke(reqwest::Error),
+}
+
+/// Reads a body of at most `limit` bytes, counted after decompression.
+pub(crate) async fn body(response: &mut reqwest::Response, limit: u64) -> Result<Body, Unread> {
+    // An honest server is refused before its body is sent. The length is absent where the body is compressed.
+    if response.content_length().is_some_and(|length| length > limit) {
+        return Err(Unread::TooLarge);
+    }
+    let mut turn = None;
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(chunk) = response.chunk().await.map_err(Unread::Broke)? {
+        if (first.len() + all.len() + chunk.len()) as u64 > limit {
+            return Err(Unread::TooLarge);
+        }
+        if first.is_empty() && all.is_empty() {
+            // Most answers are one chunk, which need not be copied.
+            first = chunk;
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&std::mem::take(&mut first));
+        }
+        if turn.is_none() && all.len() + chunk.len() > LARGE {
+            // It is never closed.
+            turn = LARGE_AT_ONCE.acquire().await.ok();
+        }
+        all.extend_from_slice(&chunk);
+    }
+    let bytes = if all.is_empty() { first } else { all.freeze() };
+    Ok(Body { bytes, _turn: turn })
+}
+
+/// The first [`ERROR_BODY`] bytes of a body, whatever comes after them.
+pub(crate) async fn beginning(response: &mut reqwest::Response) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        let room = usize::try_from(ERROR_BODY).unwrap_or(usize::MAX) - all.len();
+        all.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() >= room {
+            break;
+        }
+    }
+    all
+}

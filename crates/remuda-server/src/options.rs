@@ -172,7 +172,7 @@ pub struct Limits {
     pub asset: u64,
     /// The largest file of a result that a sidecar delivers: 64 GiB.
     pub output: u64,
-    /// Files that one task may bring back from a sidecar: 10,000.
+    /// Files that one task may bring back from a sidecar: 20,000.
     pub task_files: u32,
     /// … and their bytes, together: 1 TiB.
     pub task_outputs: u64,

@@ -99,6 +99,14 @@ impl ApiError {
         new.retry_after(1)
     }
 
+    /// There is no memory for this request now. Whoever holds most hears it first.
+    pub(crate) fn no_memory() -> Self {
+        let error = "too many bytes are under way: read what was asked for, or try again in a moment";
+        let mut new = Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error).retry_after(2);
+        new.body.limit = Some("server.memory");
+        new
+    }
+
     pub(crate) fn too_large(what: &str, limit: u64) -> Self {
         let error = format!("{what} is larger than the {limit} bytes that this server takes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error)

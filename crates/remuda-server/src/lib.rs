@@ -2,6 +2,7 @@
 
 mod access;
 mod changes;
+mod door;
 mod error;
 mod extract;
 pub mod janitor;
@@ -9,10 +10,12 @@ pub mod keys_socket;
 mod metrics;
 mod native;
 mod options;
+mod permits;
 mod relay;
 mod router;
 mod routes;
 mod server;
+mod share;
 mod state;
 mod sync;
 mod waiting;
@@ -21,6 +24,7 @@ mod wire;
 pub use native::{NoFrontend, frontend_folder};
 pub use options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 pub use server::{MetricsServer, Server};
+pub use share::{BadNetwork, Network};
 
 /// The description of the API (OpenAPI), as JSON.
 pub fn openapi() -> serde_json::Value {

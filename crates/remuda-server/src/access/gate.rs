@@ -1,6 +1,7 @@
 //! Nobody passes unnamed: every request but `/live` and `/ready` goes through here first.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::middleware::Next;
@@ -15,6 +16,7 @@ use crate::access::keys::Keys;
 use crate::access::page;
 use crate::access::presented::{Way, changes_something, presented, token, unauthorized};
 use crate::error::{ApiError, ApiResult};
+use crate::share::{Guest, Visit};
 use crate::state::AppState;
 
 /// For whoever watches over the process: they hold no key.
@@ -58,7 +60,7 @@ pub(crate) async fn gate(
             return Err(unauthorized("this route is for other gateways of the installation"));
         }
         request.extensions_mut().insert(ClusterCaller);
-        return Ok(next.run(request).await);
+        return Ok(Visit::new(Arc::default(), state.memory.clone()).answer(next.run(request)).await);
     }
     let keys = state.keys.current().await?;
     let cookie = page::cookie_name(state.installation().await?);
@@ -80,8 +82,20 @@ pub(crate) async fn gate(
         }
         caller => caller?,
     };
+    let guest = guest(&state, &caller, &request);
+    if !state.rates.admit(&guest) {
+        let error = "too many requests in a second: send fewer (server.rate)";
+        return Err(ApiError::over_limit("server.rate", error));
+    }
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    Ok(Visit::new(Arc::new(guest), state.memory.clone()).answer(next.run(request)).await)
+}
+
+/// Who is charged for the request.
+fn guest(state: &AppState, caller: &Caller, request: &Request) -> Guest {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let address = peer.and_then(|peer| state.proxies.asks(peer.0.ip(), request.headers()));
+    Guest { tenant: Some(caller.tenant.clone()), address }
 }
 
 fn caller(state: &AppState, keys: &Keys, cookie: &str, request: &Request) -> ApiResult<Caller> {

@@ -1,11 +1,17 @@
 //! `GET /api/v1/tasks/{id}`.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::{HeaderValue, header};
 use remuda_core::{PendingReason, Status};
 
+use super::large::Input;
+
 use crate::access::ReadCaller;
-use crate::error::{ApiResult, ErrorBody};
+use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::TaskPath;
 use crate::state::AppState;
 use crate::wire::TaskView;
@@ -26,12 +32,18 @@ pub(crate) async fn get(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,
     TaskPath(id): TaskPath,
-) -> ApiResult<Json<TaskView>> {
+) -> ApiResult<Response> {
     let task = state.task(&caller, id).await?;
     let (status, reason) = (task.status, task.reason);
     let mut view = TaskView::new(task, state.public_url.as_ref());
-    if let Some(input) = state.store.input(id).await? {
-        view = view.with_input(input);
+    let mut large = None;
+    match state.large.input(&state, id).await? {
+        Some(Input::Small(input)) => view = view.with_input(input),
+        Some(Input::Large(input)) => {
+            view = view.with_rest_of(&input);
+            large = Some(input.workflow());
+        }
+        None => {}
     }
     view = view.with_attempts(state.store.attempts(id).await?);
     if status == Status::Running
@@ -44,5 +56,23 @@ pub(crate) async fn get(
     {
         view = view.with_position(position);
     }
-    Ok(Json(view))
+    match large {
+        None => Ok(Json(view).into_response()),
+        Some(workflow) => spliced(&view, workflow),
+    }
+}
+
+/// The record with a workflow that is not copied into it: several readers may have the same one.
+fn spliced(view: &TaskView, workflow: Bytes) -> ApiResult<Response> {
+    let mut head = serde_json::to_string(view).map_err(|error| ApiError::internal(error.to_string()))?;
+    // The brace at the end.
+    head.pop();
+    head.push_str(",\"payload\":");
+    let pieces = [Bytes::from(head), workflow, Bytes::from_static(b"}")];
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (header::CONTENT_LENGTH, HeaderValue::from(pieces.iter().map(Bytes::len).sum::<usize>())),
+    ];
+    let pieces = futures_util::stream::iter(pieces.map(Ok::<_, std::convert::Infallible>));
+    Ok((headers, Body::from_stream(pieces)).into_response())
 }

@@ -9,6 +9,7 @@ use remuda_core::{Dialect, Task, Tenant};
 use super::client::{Client, KEPT, Prompt};
 use super::narrator;
 use crate::changes::Follow;
+use crate::share::{Guest, Ledger};
 use crate::state::AppState;
 
 /// So many clients are known at once. A socket beyond them is refused.
@@ -21,11 +22,24 @@ const UNSEEN: usize = CLIENTS / 2;
 /// A name longer than this is none.
 pub(super) const LONGEST_NAME: usize = 1024;
 
-#[derive(Debug, Default)]
+/// A tenant, wherever its clients are.
+fn of(tenant: &Tenant) -> Guest {
+    Guest { tenant: Some(tenant.clone()), address: None }
+}
+
+#[derive(Debug)]
 struct Clients {
     known: HashMap<(Tenant, String), Arc<Client>>,
+    /// How many of them each tenant has.
+    share: Ledger,
     /// Counts what happens to prompts of each tenant that has clients.
     stirs: HashMap<Tenant, Arc<AtomicU64>>,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self { known: HashMap::new(), share: Ledger::new(CLIENTS as u64), stirs: HashMap::new() }
+    }
 }
 
 /// Every client that has a socket, or had one a moment ago, or has prompts under way that came in here.
@@ -69,7 +83,9 @@ impl Desk {
         let mut clients = self.clients();
         let idle = client.is_idle(KEPT);
         if idle {
-            clients.known.remove(&(client.tenant.clone(), client.id.clone()));
+            if clients.known.remove(&(client.tenant.clone(), client.id.clone())).is_some() {
+                clients.share.give(&of(&client.tenant), 1);
+            }
             // Ours and the client's own.
             if Arc::strong_count(&client.stirs) <= 2 {
                 clients.stirs.remove(&client.tenant);
@@ -93,7 +109,11 @@ impl Desk {
         if let Some(client) = clients.known.get(&key) {
             return Some(client.clone());
         }
-        if clients.known.len() >= most || state.stop.is_cancelled() {
+        // One tenant's clients leave room for those of others.
+        if clients.known.len() >= most
+            || state.stop.is_cancelled()
+            || clients.share.take(&of(tenant), 1).is_err()
+        {
             return None;
         }
         let stirs = clients.stirs.entry(tenant.clone()).or_default().clone();

@@ -188,6 +188,7 @@ impl From<remuda_store::Error> for ApiError {
                 .task(task),
             Error::Fenced => Self::new(StatusCode::CONFLICT, "fenced", text),
             Error::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", text).retry_after(30),
+            Error::OverLimit { limit, message } => Self::over_limit(limit, format!("{message} ({limit})")),
             Error::Unavailable { .. } | Error::InUse { .. } => {
                 let mut new = unavailable("store_unavailable");
                 new.log = Some(text);
@@ -278,6 +279,12 @@ mod tests {
             || Error::Unavailable { message: "connection refused to db.internal".to_owned(), source: None };
         let cases = [
             (Error::Full, 507, "disk_full", true),
+            (
+                Error::OverLimit { limit: "server.documents", message: "much".to_owned() },
+                429,
+                "over_limit",
+                true,
+            ),
             (unavailable(), 503, "store_unavailable", true),
             (Error::Closed, 503, "stopping", true),
             (Error::Fenced, 409, "fenced", false),

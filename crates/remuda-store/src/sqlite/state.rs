@@ -16,7 +16,7 @@ use rusqlite::Connection;
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
-use crate::{Clock as _, Options, SystemClock};
+use crate::{Clock as _, DocumentLimits, Options, SystemClock};
 
 /// Of caches that grow with use, so much is kept.
 const REMEMBERED: usize = 10_000;
@@ -68,6 +68,10 @@ impl Settings {
             (up.since, up.since_moment) = (up.seen, up.seen_moment);
         }
         was_set
+    }
+
+    pub(super) fn documents(&self) -> DocumentLimits {
+        self.options.documents
     }
 
     pub(super) fn policy(&self) -> &Policy {

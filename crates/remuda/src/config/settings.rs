@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Origin, Resolver};
-use super::sections::{self, Client, Files, LittleHorse, Log, Server, Store, Sync, Tasks, Worker, Workers};
+use super::sections::{
+    self, Client, Door, Files, LittleHorse, Log, Server, Store, Sync, Tasks, Worker, Workers,
+};
 use super::setting::Setting;
 use super::sources::Sources;
 
@@ -17,6 +19,8 @@ const FILE: &str = "remuda.toml";
 pub(crate) struct Settings {
     /// `[server]`: the API and the data directory.
     pub(crate) server: Server,
+    /// `[server]`, too: what one guest may take.
+    pub(crate) door: Door,
     /// `[store]`: the tasks.
     pub(crate) store: Store,
     /// `[files]`: outputs and uploads.
@@ -61,6 +65,7 @@ impl Settings {
         }
         Ok(Self {
             server: Server::read(&found)?,
+            door: Door::read(&found)?,
             store: Store::read(&found)?,
             files: Files::read(&found, sources.env)?,
             workers: Workers::read(&found)?,

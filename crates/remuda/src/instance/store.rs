@@ -12,7 +12,8 @@ use crate::config::{Settings, StoreUrl};
 
 /// Opens the store, for this process.
 pub(crate) async fn open_store(settings: &Settings, owner: OwnerId) -> anyhow::Result<Arc<dyn Store>> {
-    let options = store_options(owner, settings.tasks.lease);
+    let mut options = store_options(owner, settings.tasks.lease);
+    options.documents = settings.door.documents;
     Ok(match &settings.store.url {
         StoreUrl::Sqlite(path) => {
             if let Some(folder) = path.parent() {

@@ -1,13 +1,14 @@
 //! Who is to be told of which prompt.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::{Dialect, Task, Tenant};
 
 use super::client::{Client, KEPT, Prompt};
 use super::narrator;
+use super::shelf::Shelf;
 use crate::changes::Follow;
 use crate::share::{Guest, Ledger};
 use crate::state::AppState;
@@ -34,11 +35,20 @@ struct Clients {
     share: Ledger,
     /// Counts what happens to prompts of each tenant that has clients.
     stirs: HashMap<Tenant, Arc<AtomicU64>>,
+    /// Where the bytes are counted that wait for each of them, and for all together.
+    shelves: HashMap<Tenant, Arc<Shelf>>,
+    house: Arc<AtomicUsize>,
 }
 
 impl Default for Clients {
     fn default() -> Self {
-        Self { known: HashMap::new(), share: Ledger::new(CLIENTS as u64), stirs: HashMap::new() }
+        Self {
+            known: HashMap::new(),
+            share: Ledger::new(CLIENTS as u64),
+            stirs: HashMap::new(),
+            shelves: HashMap::new(),
+            house: Arc::default(),
+        }
     }
 }
 
@@ -89,6 +99,7 @@ impl Desk {
             // Ours and the client's own.
             if Arc::strong_count(&client.stirs) <= 2 {
                 clients.stirs.remove(&client.tenant);
+                clients.shelves.remove(&client.tenant);
             }
         }
         idle
@@ -110,14 +121,19 @@ impl Desk {
             return Some(client.clone());
         }
         // One tenant's clients leave room for those of others.
+        let held = clients.share.held_by(Some(tenant));
         if clients.known.len() >= most
+            || held >= (most / 4 * 3) as u64
             || state.stop.is_cancelled()
             || clients.share.take(&of(tenant), 1).is_err()
         {
             return None;
         }
         let stirs = clients.stirs.entry(tenant.clone()).or_default().clone();
-        let client = Arc::new(Client::new(tenant.clone(), name.to_owned(), stirs));
+        let house = &clients.house;
+        let shelf = clients.shelves.entry(tenant.clone());
+        let shelf = shelf.or_insert_with(|| Arc::new(Shelf::new(Arc::clone(house)))).clone();
+        let client = Arc::new(Client::new(tenant.clone(), name.to_owned(), stirs, shelf));
         clients.known.insert(key, client.clone());
         state.tasks.spawn(narrator::run(state.clone(), client.clone()));
         Some(client)

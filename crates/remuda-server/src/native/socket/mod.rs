@@ -17,6 +17,7 @@ mod ending;
 mod listen;
 mod mailbox;
 mod narrator;
+mod shelf;
 mod story;
 #[cfg(test)]
 mod tests;

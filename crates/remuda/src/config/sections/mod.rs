@@ -2,6 +2,7 @@
 //! program works with.
 
 mod client;
+mod door;
 mod files;
 mod fleet;
 mod littlehorse;
@@ -14,6 +15,7 @@ mod worker;
 mod workers;
 
 pub(crate) use client::Client;
+pub(crate) use door::Door;
 pub(crate) use files::Files;
 pub(crate) use littlehorse::LittleHorse;
 pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
@@ -30,6 +32,7 @@ use super::setting::Setting;
 /// Every section in the order in which it is shown.
 pub(super) const ALL: &[&[&Setting]] = &[
     server::SETTINGS,
+    door::SETTINGS,
     store::SETTINGS,
     files::SETTINGS,
     workers::SETTINGS,

@@ -155,6 +155,9 @@ mod tests {
             let (room, b) = (room.clone(), b.clone());
             async move { room.wait(&b, 1, long).await }
         });
+        while room.inner().waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
         held.pop();
         drop(modest.await.unwrap().unwrap());
         drop((held, last));

@@ -139,3 +139,29 @@ async fn requests_beyond_the_rate_are_refused_by_name_and_others_are_answered() 
     assert_eq!(told["limit"], "server.rate");
     json(gateway.get("/users").bearer_auth(&modest).send().await.unwrap(), 200).await;
 }
+
+#[tokio::test]
+async fn a_websocket_that_never_stops_talking_is_closed() {
+    use futures_util::{SinkExt as _, StreamExt as _};
+    use tokio_tungstenite::tungstenite::Message;
+
+    let gateway = Gateway::start_with(|options| options.limits.messages = 20).await;
+    let url = format!("{}/ws?clientId=loud", gateway.url.replacen("http", "ws", 1));
+    let (mut socket, _) = tokio_tungstenite::connect_async(url).await.unwrap();
+    for _ in 0..100 {
+        if socket.send(Message::Ping("x".into())).await.is_err() {
+            break;
+        }
+    }
+    let closed = async {
+        loop {
+            match socket.next().await {
+                Some(Ok(Message::Close(Some(close)))) => return Some(u16::from(close.code)),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return None,
+            }
+        }
+    };
+    let code = tokio::time::timeout(crate::support::BOUND, closed).await.expect("an end in time");
+    assert!(code.is_none_or(|code| code == 1008), "{code:?}");
+}

@@ -102,6 +102,14 @@ impl ApiError {
         new.retry_after(1)
     }
 
+    /// There is no memory for this request now. Whoever holds most hears it first.
+    pub(crate) fn no_memory() -> Self {
+        let error = "too many bytes are under way: read what was asked for, or try again in a moment";
+        let mut new = Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", error).retry_after(2);
+        new.body.limit = Some("server.memory");
+        new
+    }
+
     pub(crate) fn too_large(what: &str, limit: u64) -> Self {
         let error = format!("{what} is larger than the {limit} bytes that this server takes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", error)
@@ -191,6 +199,7 @@ impl From<remuda_store::Error> for ApiError {
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "over_limit", text).retry_after(1)
             }
             Error::Full => Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", text).retry_after(30),
+            Error::OverLimit { limit, message } => Self::over_limit(limit, format!("{message} ({limit})")),
             Error::Unavailable { .. } | Error::InUse { .. } => {
                 let mut new = unavailable("store_unavailable");
                 new.log = Some(text);
@@ -287,6 +296,12 @@ mod tests {
             || Error::Unavailable { message: "connection refused to db.internal".to_owned(), source: None };
         let cases = [
             (Error::Full, 507, "disk_full", true),
+            (
+                Error::OverLimit { limit: "server.documents", message: "much".to_owned() },
+                429,
+                "over_limit",
+                true,
+            ),
             (unavailable(), 503, "store_unavailable", true),
             (Error::Closed, 503, "stopping", true),
             (Error::Fenced, 409, "fenced", false),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{FromRequestParts, Path, Query};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use http::request::Parts;
@@ -14,6 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{ApiError, ApiResult};
+use crate::share::Visit;
+use crate::state::AppState;
 
 /// A refused body is read on for so many times its limit, so that its sender sees the answer and not a broken pipe.
 const COURTESY: u64 = 4;
@@ -23,6 +25,9 @@ const COURTESY_TIME: Duration = Duration::from_secs(5);
 
 /// So much of a body is read without a permit.
 const SMALL: usize = 16 << 10;
+
+/// The longest body of a request that brings little.
+const SMALL_BODY: u64 = 1 << 20;
 
 /// The id of a task in a path. A malformed one is 400, whatever the route.
 pub(crate) struct TaskPath(pub(crate) TaskId);
@@ -73,6 +78,19 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for ApiQuer
     }
 }
 
+/// A whole body with little in it: ids of prompts, mostly.
+pub(crate) struct SmallBody(pub(crate) Bytes);
+
+impl FromRequest<AppState> for SmallBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let (limit, time) = (state.limits.body.min(SMALL_BODY), state.limits.body_time);
+        read_body(&parts.headers, body, limit, time).await.map(Self)
+    }
+}
+
 /// Reads a whole body of at most `limit` bytes within `time`.
 pub(crate) async fn read_body(
     headers: &HeaderMap,
@@ -94,6 +112,7 @@ pub(crate) async fn read_body_with<P>(
     permit: impl Future<Output = ApiResult<P>>,
 ) -> ApiResult<(Bytes, P)> {
     let mut permit = std::pin::pin!(permit);
+    let visit = Visit::current();
     let mut granted = None;
     let too_large = || ApiError::too_large("the body", limit);
     let length =
@@ -124,8 +143,21 @@ pub(crate) async fn read_body_with<P>(
                 return Err(too_large());
             }
             Some(Ok(chunk)) => {
-                if granted.is_none() && all.len() + chunk.len() > SMALL {
-                    granted = Some(permit.as_mut().await?);
+                let admitted = async {
+                    if granted.is_none() && all.len() + chunk.len() > SMALL {
+                        granted = Some(permit.as_mut().await?);
+                    }
+                    // As it comes: what a sender says of its body is no more than words.
+                    visit.as_ref().map_or(Ok(()), |visit| visit.read(chunk.len()))
+                };
+                if let Err(error) = admitted.await {
+                    drop(all);
+                    drop(chunk);
+                    if let Some(visit) = &visit {
+                        visit.settle();
+                    }
+                    skip(&mut stream, limit).await;
+                    return Err(error);
                 }
                 all.extend_from_slice(&chunk);
             }

@@ -3,6 +3,7 @@
 mod access;
 mod changes;
 mod compute;
+mod door;
 mod error;
 mod extract;
 pub mod janitor;
@@ -10,11 +11,13 @@ pub mod keys_socket;
 mod metrics;
 mod native;
 mod options;
+mod permits;
 mod relay;
 mod router;
 mod routes;
 mod sentry;
 mod server;
+mod share;
 mod state;
 mod sync;
 mod waiting;
@@ -23,6 +26,7 @@ mod wire;
 pub use native::{NoFrontend, frontend_folder};
 pub use options::{Addresses, Limits, ServerOptions, SyncOptions, TaskDefaults};
 pub use server::{MetricsServer, Server};
+pub use share::{BadNetwork, Network};
 
 /// The description of the API (OpenAPI), as JSON.
 pub fn openapi() -> serde_json::Value {

@@ -15,6 +15,8 @@ use remuda_runner::frames::FrameHub;
 use remuda_store::{Descriptions, Store};
 use url::Url;
 
+use crate::share::Network;
+
 /// How a server behaves, and what it stands on.
 pub struct ServerOptions {
     /// The queue.
@@ -39,6 +41,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// Before there are keys, answer others than this machine.
     pub insecure: bool,
+    /// Proxies that are believed when they say for whom they ask. None: every connection asks for itself.
+    pub trusted_proxies: Vec<Network>,
     /// Where other gateways of the installation reach this one; also the name of this gateway on leases.
     pub advertise: Option<Url>,
     /// Under which name this process drives workers: those it may ask itself. None: it drives none.
@@ -76,6 +80,7 @@ impl ServerOptions {
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             insecure: false,
+            trusted_proxies: Vec::new(),
             advertise: None,
             owner: None,
             addresses: Addresses::default(),
@@ -163,7 +168,9 @@ impl Default for SyncOptions {
     }
 }
 
-/// Bounds on what a server takes at once. Beyond them it answers 413 or 503.
+/// Bounds on what a server takes at once. What there is so many of at once is shared: alone a tenant, or an address, gets three
+/// quarters, and there is always something for whoever comes with nothing. Beyond its share a guest is answered 429, and when
+/// nothing is left 503.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// The longest body of a request, uploads excepted: 32 MiB.
@@ -180,32 +187,45 @@ pub struct Limits {
     pub key_workers: u32,
     /// Descriptions of nodes that the workers of one key may bring: 1,024, and 2 GiB together.
     pub key_descriptions: Descriptions,
-    /// Connections: 8192. Further ones wait to be accepted.
+    /// Bytes of bodies and answers in memory at once: 256 MiB, and never less than four times the longest body.
+    pub memory: u64,
+    /// Connections: 8192. Beyond them the oldest idle ones are closed.
     pub connections: usize,
-    /// Bodies of submissions in memory at once: 64.
+    /// Connections of one address that is neither this machine's nor a trusted proxy's: 2048.
+    pub connections_per_address: usize,
+    /// Requests per second of one tenant, and of one address that is neither this machine's nor a trusted proxy's: 10,000. Zero:
+    /// any number.
+    pub rate: u64,
+    /// Bodies of submissions in memory at once: 128.
     pub submissions: usize,
-    /// Uploads at once: 64.
+    /// Uploads at once: 128.
     pub uploads: usize,
-    /// Files of results that sidecars deliver at once: 256. Further ones wait.
+    /// Files of results that sidecars deliver at once: 512. Further ones wait.
     pub deliveries: usize,
-    /// Downloads at once: 512.
+    /// Downloads at once: 1024.
     pub downloads: usize,
-    /// Event streams and waiting requests at once: 4096.
+    /// Event streams, websockets and waiting requests at once: 8192.
     pub waiting: usize,
     /// Synchronous requests at once, from their receipt to the end of their answers: 1024.
     pub sync: usize,
-    /// Waiting requests of sidecars at once, claims and beats together: 8192. Readers of events never take their place.
+    /// Waiting requests of sidecars at once, claims and beats together: 16,384. Readers of events never take their place.
     pub sidecars: usize,
-    /// How long a client may take for the head of a request: 30 s.
+    /// How long a client may take for the head of a request, and how long a connection may be idle: 30 s.
     pub head_time: Duration,
     /// How long a client may take for a body, and between two pieces of an upload: 60 s.
     pub body_time: Duration,
+    /// An upload that brings fewer bytes in a second than this, taken over `body_time`, is broken off: 1 KiB.
+    pub body_rate: u64,
+    /// A reader that takes nothing for so long is cut off: 30 s.
+    pub write_time: Duration,
     /// After so long without an event a stream of events shows a sign of life: 15 s.
     pub heartbeat: Duration,
     /// Wrong keys of one address within a minute, before the answers to further ones are held back: 20.
     pub login_failures: u32,
     /// How long they are held back: 1 s.
     pub login_delay: Duration,
+    /// Messages that one websocket may send in a minute: 1200.
+    pub messages: u32,
 }
 
 impl Default for Limits {
@@ -218,19 +238,25 @@ impl Default for Limits {
             task_outputs: 1 << 40,
             key_workers: 256,
             key_descriptions: Descriptions { most: 1024, bytes: 2 << 30 },
+            memory: 256 << 20,
             connections: 8192,
-            submissions: 64,
-            uploads: 64,
-            deliveries: 256,
-            downloads: 512,
-            waiting: 4096,
+            connections_per_address: 2048,
+            rate: 10_000,
+            submissions: 128,
+            uploads: 128,
+            deliveries: 512,
+            downloads: 1024,
+            waiting: 8192,
             sync: 1024,
-            sidecars: 8192,
+            sidecars: 16_384,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
+            body_rate: 1 << 10,
+            write_time: Duration::from_secs(30),
             heartbeat: Duration::from_secs(15),
             login_failures: 20,
             login_delay: Duration::from_secs(1),
+            messages: 1200,
         }
     }
 }

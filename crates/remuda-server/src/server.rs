@@ -1,31 +1,22 @@
 //! Accepting connections, and ending well.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::ConnectInfo;
 use axum::extract::State;
 use axum::routing::get;
-use http::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt as _;
 
-use crate::access::Line;
+use crate::door::{Lobby, Manners, attend, refuse};
 use crate::keys_socket::KeysHandle;
 use crate::options::ServerOptions;
 use crate::router::router;
 use crate::routes;
 use crate::sentry::Sentry;
+use crate::share::Proxies;
 use crate::state::AppState;
 
 /// After an error of `accept`, such as too many open files, so long nothing is accepted.
@@ -68,8 +59,12 @@ impl Server {
         let app = router(state.clone());
         let limits = &state.limits;
         let sentry = Sentry::stand(&listener, &state.pulse);
-        let (most, head_time) = (limits.connections, limits.head_time);
-        serve(listener, sentry, app, most, head_time, self.drain, shutdown, &state.stop).await;
+        let house = House {
+            lobby: Lobby::new(limits.connections, limits.connections_per_address),
+            proxies: state.proxies.clone(),
+            manners: limits.into(),
+        };
+        serve(listener, sentry, app, house, self.drain, shutdown, &state.stop).await;
         state.tasks.close();
         // They were told to stop, and wait for nothing but a moment's work.
         state.tasks.wait().await;
@@ -92,32 +87,38 @@ impl MetricsServer {
             .route("/live", get(routes::live))
             .route("/ready", get(routes::ready))
             .with_state(self.state.clone());
-        let (head_time, drain) = (self.state.limits.head_time, Duration::from_secs(1));
         let sentry = Sentry::stand(&listener, &self.state.pulse);
-        serve(listener, sentry, app, 64, head_time, drain, shutdown, &CancellationToken::new()).await;
+        let house = House {
+            lobby: Lobby::new(64, 64),
+            proxies: Proxies::default(),
+            manners: (&self.state.limits).into(),
+        };
+        let (drain, stop) = (Duration::from_secs(1), CancellationToken::new());
+        serve(listener, sentry, app, house, drain, shutdown, &stop).await;
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "called twice, with what the two have not in common")]
+/// Who is let in, and what is expected of them.
+struct House {
+    lobby: Arc<Lobby>,
+    proxies: Proxies,
+    manners: Manners,
+}
+
+/// Accepts, lets in, and answers until `shutdown`.
 async fn serve(
     listener: TcpListener,
     mut sentry: Sentry,
     app: Router,
-    connections: usize,
-    head_time: Duration,
+    house: House,
     drain: Duration,
     shutdown: CancellationToken,
     stop: &CancellationToken,
 ) {
-    let room = Arc::new(Semaphore::new(connections));
     let tracker = TaskTracker::new();
     // Cancelled when the drain time is over.
     let cut = CancellationToken::new();
     loop {
-        let permit = tokio::select! {
-            () = shutdown.cancelled() => break,
-            permit = room.clone().acquire_owned() => permit,
-        };
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             handed = sentry.handed() => handed,
@@ -125,10 +126,14 @@ async fn serve(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = connection(stream, peer, app.clone(), head_time, shutdown.clone());
+                let Some(seat) = house.lobby.admit(house.proxies.connection(peer.ip())) else {
+                    refuse(stream);
+                    continue;
+                };
+                let (seat, manners) = (Arc::new(seat), house.manners);
+                let connection = attend(stream, peer, app.clone(), seat, manners, shutdown.clone());
                 let cut = cut.clone();
                 tracker.spawn(async move {
-                    let _held_to_the_end = permit;
                     tokio::select! {
                         () = connection => {}
                         () = cut.cancelled() => {}
@@ -137,6 +142,8 @@ async fn serve(
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
+                // Most often there are too many open files.
+                house.lobby.relieve();
                 tokio::time::sleep(BREATH).await;
             }
         }
@@ -153,51 +160,5 @@ async fn serve(
         );
         cut.cancel();
         tracker.wait().await;
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    app: Router,
-    head_time: Duration,
-    shutdown: CancellationToken,
-) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
-    let line = Line::default();
-    let requests = line.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        requests.add_to(&mut request);
-        request.extensions_mut().insert(ConnectInfo(peer));
-        app.clone().oneshot(request)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(head_time)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let whole = async {
-        tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = shutdown.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
-    };
-    let ended = tokio::select! {
-        biased;
-        ended = whole => ended,
-        () = line.is_to_be_cut() => {
-            tracing::debug!(%peer, "a connection was cut off: its key was revoked");
-            return;
-        }
-    };
-    if let Err(error) = ended {
-        tracing::trace!(%error, %peer, "a connection ended early");
     }
 }

@@ -10,7 +10,7 @@ use remuda_pool::{Pool, Pulse};
 use remuda_runner::frames::FrameHub;
 use remuda_runner::preflight::Preflight;
 use remuda_store::Store;
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
@@ -22,12 +22,11 @@ use crate::metrics::Metrics;
 use crate::native::prompts::Numbers;
 use crate::native::{Desk, Fleet, Frontend};
 use crate::options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
+use crate::permits::Permits;
 use crate::relay::Relays;
-use crate::routes::Live;
+use crate::routes::{LargeInputs, Live};
+use crate::share::{Proxies, Rates, Room};
 use crate::sync::Lookout;
-
-/// So long a submission waits for others to make room.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What all handlers share. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -64,6 +63,12 @@ pub(crate) struct Shared {
     pub(crate) advertise: Option<Url>,
     pub(crate) public_url: Option<Url>,
     pub(crate) permits: Permits,
+    /// Bytes of bodies and answers under way.
+    pub(crate) memory: Room,
+    pub(crate) rates: Rates,
+    pub(crate) proxies: Proxies,
+    /// Large graphs that somebody reads at this moment.
+    pub(crate) large: LargeInputs,
     /// Long waits and streams end when it is cancelled.
     pub(crate) stop: CancellationToken,
     /// What handlers leave running: streams of events, relays.
@@ -102,6 +107,10 @@ impl AppState {
             numbers: Numbers::default(),
             metrics,
             permits: Permits::new(&options.limits),
+            memory: Room::new(options.limits.memory.max(4 * options.limits.body)),
+            rates: Rates::new(options.limits.rate),
+            proxies: Proxies::new(options.trusted_proxies),
+            large: LargeInputs::default(),
             store: options.store,
             files: options.files,
             hub: options.hub,
@@ -138,66 +147,5 @@ impl Shared {
             Some(task) if caller.sees(&task.tenant) => Ok(task),
             _ => Err(ApiError::no_task(id)),
         }
-    }
-}
-
-/// How many of the expensive requests may be under way.
-#[derive(Debug)]
-pub(crate) struct Permits {
-    submissions: Arc<Semaphore>,
-    uploads: Arc<Semaphore>,
-    deliveries: Arc<Semaphore>,
-    downloads: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    sync: Arc<Semaphore>,
-    sidecars: Arc<Semaphore>,
-}
-
-impl Permits {
-    fn new(limits: &Limits) -> Self {
-        let make = |count| Arc::new(Semaphore::new(count));
-        Self {
-            submissions: make(limits.submissions),
-            uploads: make(limits.uploads),
-            deliveries: make(limits.deliveries),
-            downloads: make(limits.downloads),
-            waiting: make(limits.waiting),
-            sync: make(limits.sync),
-            sidecars: make(limits.sidecars),
-        }
-    }
-
-    /// Waits, but not for long: submissions are short, unless their bodies come slowly.
-    pub(crate) async fn submission(&self) -> ApiResult<OwnedSemaphorePermit> {
-        match tokio::time::timeout(PATIENCE, self.submissions.clone().acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(ApiError::busy("submissions")),
-        }
-    }
-
-    pub(crate) fn upload(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.uploads.clone().try_acquire_owned().map_err(|_| ApiError::busy("uploads"))
-    }
-
-    /// Waits: a result that is there already is not turned away.
-    pub(crate) async fn delivery(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.deliveries.clone().acquire_owned().await.map_err(|_| ApiError::busy("deliveries"))
-    }
-
-    pub(crate) fn download(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.downloads.clone().try_acquire_owned().map_err(|_| ApiError::busy("downloads"))
-    }
-
-    /// For the claims and beats of sidecars, on which leases depend.
-    pub(crate) fn sidecar(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.sidecars.clone().try_acquire_owned().map_err(|_| ApiError::busy("sidecars"))
-    }
-
-    pub(crate) fn sync(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.sync.clone().try_acquire_owned().map_err(|_| ApiError::busy("synchronous requests"))
-    }
-
-    pub(crate) fn waiting(&self) -> ApiResult<OwnedSemaphorePermit> {
-        self.waiting.clone().try_acquire_owned().map_err(|_| ApiError::busy("waiting requests"))
     }
 }

@@ -10,12 +10,25 @@ mod ground;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use ground::{Ground, completed};
-use remuda_core::Sha256;
+use remuda_core::{Sha256, Tenant};
 use remuda_runner::source::Source as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Watches the memory for a while; the most there was.
+async fn most_within(time: Duration) -> usize {
+    let until = tokio::time::Instant::now() + time;
+    let mut most = 0;
+    while tokio::time::Instant::now() < until {
+        most = most.max(memory());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    most
+}
 
 const PIECE: usize = 256 << 10;
 
@@ -26,9 +39,13 @@ fn memory() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
+/// One at a time: they look at the same memory.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 #[tokio::test]
 async fn a_large_file_passes_through_in_little_memory() {
     const SIZE: usize = 200 << 20;
+    let _turn = TURN.lock().await;
     let ground = Ground::new().await;
     let id = ground.submit().await;
     let sidecar = ground.sidecar().await;
@@ -53,4 +70,32 @@ async fn a_large_file_passes_through_in_little_memory() {
         sha2::Digest::update(&mut hash, &piece);
     }
     assert_eq!(Sha256(sha2::Digest::finalize(hash).into()), delivered.sha256);
+}
+
+#[tokio::test]
+async fn large_settings_that_nobody_reads_take_little_memory() {
+    const SIZE: usize = 4 << 20;
+    let _turn = TURN.lock().await;
+    let ground = Ground::new().await;
+    let value = format!("\"{}\"", "x".repeat(SIZE)).into_bytes();
+    for n in 0..40 {
+        let (tenant, name) = (Tenant::default_tenant(), format!("setting-{n}"));
+        ground.store.put_document(&tenant, "settings", &name, value.clone(), true).await.unwrap();
+    }
+    let before = memory();
+    let mut unread = Vec::new();
+    for _ in 0..12 {
+        let mut stream = tokio::net::TcpStream::connect(ground.address).await.unwrap();
+        let head = format!(
+            "GET /settings HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+            ground.key.reveal()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut status = [0; 15];
+        tokio::time::timeout(ground::BOUND, stream.read_exact(&mut status)).await.unwrap().unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200 OK");
+        unread.push(stream);
+    }
+    let grown = most_within(Duration::from_secs(3)).await.saturating_sub(before);
+    assert!(grown < 300 << 20, "{} MiB more", grown >> 20);
 }

@@ -60,6 +60,14 @@ pub enum Error {
     /// The disk, or the quota, is full. Nothing was changed.
     #[error("the store's disk is full")]
     Full,
+    /// Somebody has all of something that one may have. Nothing was changed.
+    #[error("{message}")]
+    OverLimit {
+        /// The name of the setting that says how much.
+        limit: &'static str,
+        /// What there is too much of.
+        message: String,
+    },
     /// Another process uses the SQLite file.
     #[error(
         "{path} is in use by another process ({holder}); one process owns a SQLite store: stop it, or use PostgreSQL"

@@ -17,7 +17,7 @@ mod store;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};
 pub use keyring::{Keyring, KeyringError};
-pub use options::Options;
+pub use options::{DocumentLimits, Options};
 pub use postgres::PostgresStore;
 pub use requests::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,

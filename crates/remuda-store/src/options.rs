@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remuda_core::{OwnerId, Policy};
 
-use crate::{Clock, Keyring};
+use crate::{Clock, Error, Keyring};
 
 /// How a store behaves.
 #[derive(Debug, Clone)]
@@ -17,6 +17,8 @@ pub struct Options {
     /// Nothing is adopted from others before the store was up for so long, so that after an outage every owner can renew
     /// its leases first; and nothing counts as lost before there was time to adopt it after that.
     pub settle: Duration,
+    /// What one tenant may keep here.
+    pub documents: DocumentLimits,
     /// Instead of the machine's (SQLite) or the database's (PostgreSQL).
     pub clock: Option<Arc<dyn Clock>>,
     /// Under which secrets are sealed. Without a key tasks that bring secrets are refused.
@@ -28,6 +30,55 @@ impl Options {
     pub fn new(owner: OwnerId) -> Self {
         let policy = Policy::default();
         let settle = policy.lease + policy.adoption;
-        Self { policy, owner, settle, clock: None, secrets: Keyring::default() }
+        Self { policy, owner, settle, documents: DocumentLimits::default(), clock: None, secrets: Keyring::default() }
+    }
+}
+
+/// How many documents one tenant may keep, and how large they may be together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DocumentLimits {
+    /// How many: 20,000.
+    pub count: u64,
+    /// Bytes of all of them: 1 GiB.
+    pub bytes: u64,
+}
+
+impl Default for DocumentLimits {
+    fn default() -> Self {
+        Self { count: 20_000, bytes: 1 << 30 }
+    }
+}
+
+impl DocumentLimits {
+    /// What a tenant is told that has one document too many, or too large a one. What it has, before and after the write.
+    pub(crate) fn check(&self, before: Kept, after: Kept) -> Result<(), Error> {
+        if after.count > self.count && after.count > before.count {
+            let message = format!("there are {} documents of this tenant already: delete some", before.count);
+            return Err(Error::OverLimit { limit: "server.documents", message });
+        }
+        if after.bytes > self.bytes && after.bytes > before.bytes {
+            let most = self.bytes;
+            let message =
+                format!("the documents of this tenant would have more than {most} bytes: delete some");
+            return Err(Error::OverLimit { limit: "server.document_bytes", message });
+        }
+        Ok(())
+    }
+}
+
+/// What a tenant keeps here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Kept {
+    /// With a document in the place of another, if there was one.
+    pub(crate) fn with(self, size: u64, instead_of: Option<u64>) -> Self {
+        Self {
+            count: self.count + u64::from(instead_of.is_none()),
+            bytes: (self.bytes + size).saturating_sub(instead_of.unwrap_or(0)),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Nobody passes unnamed: every request but `/live` and `/ready` goes through here first.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::middleware::Next;
@@ -16,6 +17,7 @@ use crate::access::page;
 use crate::access::presented::{Presented, Way, changes_something, presented, token, unauthorized};
 use crate::access::tied::{Line, tie};
 use crate::error::{ApiError, ApiResult};
+use crate::share::{Guest, Visit};
 use crate::state::AppState;
 
 /// For whoever watches over the process: they hold no key.
@@ -64,7 +66,7 @@ pub(crate) async fn gate(
             return Err(unauthorized("this route is for other gateways of the installation"));
         }
         request.extensions_mut().insert(ClusterCaller);
-        return Ok(next.run(request).await);
+        return Ok(Visit::new(Arc::default(), state.memory.clone()).answer(next.run(request)).await);
     }
     let keys = state.keys.current().await?;
     let cookie = page::cookie_name(state.installation().await?);
@@ -103,19 +105,32 @@ pub(crate) async fn gate(
             return Err(error);
         }
     };
+    let guest = guest(&state, &caller, &request);
+    if !state.rates.admit(&guest) {
+        let error = "too many requests in a second: send fewer (server.rate)";
+        return Err(ApiError::over_limit("server.rate", error));
+    }
     let admission = caller.admission().clone();
     if let Some(line) = request.extensions().get::<Line>() {
         line.busy_for(&admission);
     }
     request.extensions_mut().insert(caller);
+    let visit = Visit::new(Arc::new(guest), state.memory.clone());
     let response = tokio::select! {
         biased;
-        response = next.run(request) => response,
+        response = visit.answer(next.run(request)) => response,
         () = admission.over() => {
             return Err(unauthorized("this key was revoked, or a key is needed now, while the request was under way"));
         }
     };
     Ok(tie(admission, response))
+}
+
+/// Who is charged for the request.
+fn guest(state: &AppState, caller: &Caller, request: &Request) -> Guest {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let address = peer.and_then(|peer| state.proxies.asks(peer.0.ip(), request.headers()));
+    Guest { tenant: Some(caller.tenant.clone()), address }
 }
 
 /// A host is one name: what stands behind a comma would be looked at by some, and not by others.

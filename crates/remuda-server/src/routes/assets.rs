@@ -1,7 +1,5 @@
 //! `POST /api/v1/assets` and `GET /api/v1/assets/{sha256}`: files that tasks read.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequest as _, Multipart, Request, State};
@@ -14,17 +12,22 @@ use remuda_core::Sha256;
 use remuda_files::BoxError;
 use remuda_store::Asset;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::download::send;
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery};
+use crate::options::Limits;
 use crate::state::AppState;
 use crate::wire::absolute;
 
 /// The longest name of a file, in bytes.
 const MAX_NAME: usize = 255;
+
+/// The most fields that a form may have.
+const MOST_FIELDS: usize = 64;
 
 /// How the file is called.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -99,7 +102,14 @@ pub(crate) async fn upload(
             ApiError::bad_request("bad_form", format!("the form cannot be read: {}", error.body_text()))
         };
         let mut sent = None;
-        while let Some(field) = form.next_field().await.map_err(bad)? {
+        for n in 0.. {
+            let slow = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_body", "the form does not go on");
+            let next = tokio::time::timeout(patience, form.next_field()).await.map_err(slow)?;
+            let Some(field) = next.map_err(bad)? else { break };
+            if n >= MOST_FIELDS {
+                let error = format!("the form has more than {MOST_FIELDS} fields");
+                return Err(ApiError::bad_request("bad_form", error));
+            }
             let Some(filename) = field.file_name().map(str::to_owned) else { continue };
             if sent.is_some() {
                 return Err(ApiError::bad_request(
@@ -108,14 +118,14 @@ pub(crate) async fn upload(
                 ));
             }
             let found = Found { filename: Some(filename), mime: field.content_type().map(str::to_owned) };
-            let bytes = timely(field.map(|chunk| chunk.map_err(BoxError::from)), patience);
+            let bytes = timely(field.map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
             sent = Some((found, state.files.put_content_addressed(bytes, Some(limit)).await?));
         }
         sent.ok_or_else(|| ApiError::bad_request("bad_form", "the form has no file in it"))?
     } else {
         let found = Found { filename: None, mime: Some(kind) };
         let body: Body = request.into_body();
-        let bytes = timely(body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from)), patience);
+        let bytes = timely(body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
         (found, state.files.put_content_addressed(bytes, Some(limit)).await?)
     };
     let sha256 = Sha256(stored.sha256.0);
@@ -185,19 +195,32 @@ pub(crate) async fn asset(
     send(&state, &method, &headers, asset.into()).await
 }
 
-/// A stream whose pieces may take only so long.
+/// A stream whose pieces may take only so long, and that brings at least so many bytes in a second.
 pub(crate) fn timely(
     pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send,
-    patience: Duration,
+    limits: &Limits,
 ) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
-    stream::unfold(Some(Box::pin(pieces)), move |pieces| async move {
-        let mut pieces = pieces?;
+    let (patience, least) = (limits.body_time, limits.body_rate.saturating_mul(limits.body_time.as_secs()));
+    // When the bytes of the last while began to be counted, and how many there are.
+    let begin = Some((Box::pin(pieces), Instant::now(), 0_u64));
+    stream::unfold(begin, move |state| async move {
+        let (mut pieces, since, came) = state?;
+        let slow = |error: String| Some((Err(BoxError::from(error)), None));
         match tokio::time::timeout(patience, pieces.next()).await {
-            Ok(piece) => piece.map(|piece| (piece, Some(pieces))),
-            Err(_) => {
-                let error = format!("no byte came for {} s", patience.as_secs());
-                Some((Err(BoxError::from(error)), None))
+            Ok(None) => None,
+            Ok(Some(Err(error))) => Some((Err(error), None)),
+            Ok(Some(Ok(piece))) => {
+                let came = came.saturating_add(piece.len() as u64);
+                let state = match since.elapsed() < patience {
+                    true => (pieces, since, came),
+                    false if came < least => {
+                        return slow(format!("only {came} bytes came within {} s", patience.as_secs()));
+                    }
+                    false => (pieces, Instant::now(), 0),
+                };
+                Some((Ok(piece), Some(state)))
             }
+            Err(_) => slow(format!("no byte came for {} s", patience.as_secs())),
         }
     })
 }

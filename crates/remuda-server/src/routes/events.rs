@@ -39,6 +39,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How many events are read at once.
 const BATCH: u32 = 100;
 
+/// How many events wait for a slow reader. Pictures may have megabytes.
+const QUEUED: usize = 4;
+
 /// What to send.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -102,7 +105,7 @@ pub(crate) async fn events(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let permit = state.permits.waiting()?;
-    let (out, body) = mpsc::channel::<Bytes>(16);
+    let (out, body) = mpsc::channel::<Bytes>(QUEUED);
     let streams = state.metrics.streams.clone();
     let streamer = Streamer {
         heartbeat_at: Instant::now() + state.limits.heartbeat,

@@ -76,6 +76,8 @@ pub(crate) async fn list(
         }
     };
     let query = ListQuery { tenant, status, workflow_id: which.workflow_id, before, limit };
+    // Records may have much in them, too.
+    let _reading = state.permits.read().await?;
     let page = state.store.list(&query).await?;
     let next = page.tasks.last().filter(|_| page.more).map(|task| task.id.to_string());
     let base = state.public_url.as_ref();

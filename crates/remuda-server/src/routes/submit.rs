@@ -10,12 +10,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use remuda_core::{Idempotency, NewTask, PendingReason, Sha256, Status, Task, TaskId, TaskInput, Timestamp};
 use remuda_runner::preflight::Question;
 use remuda_store::Submitted;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::access::{Caller, SubmitCaller};
 use crate::compute::LIGHT;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{preferred_wait, read_body_with, read_json};
+use crate::permits::Submission;
 use crate::state::AppState;
 use crate::waiting;
 use crate::wire::{SubmitTask, TaskView, Wanted};
@@ -182,7 +182,7 @@ pub(crate) async fn take_in(
     state: &AppState,
     new: NewTask,
     wait: Option<Duration>,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Submission>,
 ) -> ApiResult<TakenIn> {
     let id = new.id;
     let waiting = match wait {

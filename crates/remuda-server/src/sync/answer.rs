@@ -12,7 +12,6 @@ use remuda_core::{OutputFile, Task, TaskId, TaskResult};
 use remuda_files::{FileKey, Files};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 use url::Url;
 use utoipa::ToSchema;
 
@@ -22,6 +21,7 @@ use super::stream::{self as pieces, Piece};
 use crate::error::{ApiError, ApiResult};
 use crate::native::names;
 use crate::routes::{Sendable, send};
+use crate::share::Pass;
 use crate::state::AppState;
 use crate::wire::absolute;
 
@@ -93,7 +93,7 @@ pub(super) async fn success(
     foreseen: Map<String, Value>,
     took: Duration,
     form: &Form,
-    permit: OwnedSemaphorePermit,
+    permit: Pass,
 ) -> Result<Response, SyncError> {
     let prompt_id = names::prompt_id(&task);
     let mut result = task.result.unwrap_or_default();
@@ -220,7 +220,7 @@ async fn everything(
     state: &AppState,
     pieces: Vec<Piece>,
     files: &[OutputFile],
-    permit: OwnedSemaphorePermit,
+    permit: Pass,
 ) -> ApiResult<Response> {
     // Once the first byte is sent there is no way to say that a file is missing.
     let looks: Vec<_> =

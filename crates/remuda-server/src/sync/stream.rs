@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use remuda_files::{FileKey, Files};
-use tokio::sync::OwnedSemaphorePermit;
+
+use crate::share::Pass;
 
 /// A part of an answer.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ pub(super) fn length(pieces: &[Piece]) -> u64 {
 }
 
 /// The pieces, one after the other. The permit ends with them.
-pub(super) fn body(pieces: Vec<Piece>, files: Files, permit: OwnedSemaphorePermit) -> Body {
+pub(super) fn body(pieces: Vec<Piece>, files: Files, permit: Pass) -> Body {
     let sending = Sending { pieces: pieces.into_iter(), files, open: None, _permit: permit };
     Body::from_stream(stream::try_unfold(sending, |mut sending| async move {
         let next = sending.next().await.inspect_err(|error| tracing::warn!(%error, "an answer broke off"))?;
@@ -54,7 +55,7 @@ struct Sending {
     pieces: vec::IntoIter<Piece>,
     files: Files,
     open: Option<Reading>,
-    _permit: OwnedSemaphorePermit,
+    _permit: Pass,
 }
 
 struct Reading {

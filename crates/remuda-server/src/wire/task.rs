@@ -247,6 +247,13 @@ impl TaskView {
         self
     }
 
+    /// Everything of it but the workflow.
+    pub(crate) fn with_rest_of(mut self, input: &TaskInput) -> Self {
+        self.inputs = Some(input.placements.iter().cloned().map(input_view).collect());
+        self.requires = Some(input.requires.clone().into());
+        self
+    }
+
     pub(crate) fn with_attempts(mut self, attempts: Vec<Attempt>) -> Self {
         self.attempts = Some(attempts.into_iter().map(attempt_view).collect());
         self

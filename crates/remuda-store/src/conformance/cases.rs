@@ -138,6 +138,7 @@ macro_rules! conformance_tests {
                 assets_are_listed_by_name
                 documents_are_kept_and_replaced
                 documents_are_listed_by_prefix
+                a_tenant_keeps_so_many_documents_and_bytes
                 descriptions_of_nodes_are_kept;
             housekeeping:
                 tasks_with_leftovers_are_listed_until_swept

@@ -1,11 +1,11 @@
 //! The small things that a store keeps: leaders, keys, uploads, descriptions of nodes.
 
-use remuda_core::{ApiKey, KeyId, KeyRecord, Scope, Sha256, Timestamp};
+use remuda_core::{ApiKey, KeyId, KeyRecord, Scope, Sha256, Tenant, Timestamp};
 use uuid::Uuid;
 
 use super::Fixture;
 use super::world::{SECOND, World, owner, tenant};
-use crate::{Asset, Error};
+use crate::{Asset, DocumentLimits, Error};
 
 /// One process leads until it stops saying so, and each leader has a higher number than the one before.
 pub async fn one_process_leads(fixture: impl Fixture) {
@@ -206,6 +206,47 @@ pub async fn documents_are_listed_by_prefix(fixture: impl Fixture) {
     assert_eq!(listed("w\\").await, paths[7..8]);
     assert!(listed("w/%_/é.json0").await.is_empty());
     assert!(listed("A").await.is_empty(), "case matters");
+}
+
+/// A tenant keeps only so much; what it may not add changes nothing, and others are not concerned.
+pub async fn a_tenant_keeps_so_many_documents_and_bytes(fixture: impl Fixture) {
+    let world =
+        World::with(fixture, |options| options.documents = DocumentLimits { count: 3, bytes: 100 }).await;
+    let (a, b) = (tenant("a"), tenant("b"));
+    let put = async |whose: &Tenant, space: &str, path: &str, size: usize, replace: bool| {
+        let put = world.store.put_document(whose, space, path, vec![7; size], replace).await;
+        match put {
+            Ok(info) => Ok(info.is_some()),
+            Err(Error::OverLimit { limit, .. }) => Err(limit),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let (number, bytes) = (Err("server.documents"), Err("server.document_bytes"));
+    assert_eq!(put(&a, "settings", "1", 101, true).await, bytes);
+    assert_eq!(put(&a, "settings", "1", 40, true).await, Ok(true));
+    assert_eq!(put(&a, "userdata", "1", 40, false).await, Ok(true));
+    assert_eq!(put(&a, "userdata", "2", 21, false).await, bytes, "of all collections together");
+    assert_eq!(put(&a, "userdata", "2", 20, false).await, Ok(true));
+    assert_eq!(put(&a, "userdata", "3", 0, false).await, number);
+    assert_eq!(put(&a, "userdata", "2", 99, false).await, Ok(false), "there is one, and it stays");
+    assert_eq!(put(&a, "userdata", "2", 21, true).await, bytes);
+    assert_eq!(put(&a, "userdata", "2", 5, true).await, Ok(true), "in its place");
+    assert_eq!(put(&a, "userdata", "2", 20, true).await, Ok(true));
+    assert_eq!(put(&b, "userdata", "2", 100, true).await, Ok(true), "another tenant's");
+    assert!(world.store.delete_document(&a, "settings", "1").await.expect("it answers"));
+    assert_eq!(put(&a, "settings", "2", 40, true).await, Ok(true), "what was deleted makes room");
+    assert_eq!(put(&a, "settings", "3", 0, true).await, number);
+    let found = world.store.documents(&a, "userdata", "").await.expect("it lists");
+    let sizes: Vec<i64> = found.iter().map(|info| info.size).collect();
+    assert_eq!(sizes, [40, 20]);
+    // Several at once do not get by each other.
+    for path in ["1", "2"] {
+        assert!(world.store.delete_document(&a, "userdata", path).await.expect("it answers"));
+    }
+    let paths: Vec<String> = (0..8).map(|n| n.to_string()).collect();
+    let all = paths.iter().map(|path| put(&a, "userdata", path, 10, true));
+    let done = futures_util::future::join_all(all).await;
+    assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 2, "{done:?}");
 }
 
 /// What a worker's nodes are is kept by its hash.

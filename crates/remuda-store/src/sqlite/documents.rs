@@ -7,6 +7,7 @@ use super::batch::Batch;
 use super::fault::Outcome;
 use super::reads::{all, one};
 use super::rows::{self, micros};
+use crate::options::Kept;
 use crate::{Document, DocumentInfo};
 
 pub(super) fn document(
@@ -46,6 +47,20 @@ impl Batch<'_> {
         bytes: &[u8],
         replace: bool,
     ) -> Outcome<Option<DocumentInfo>> {
+        let old = "SELECT length(bytes) FROM document WHERE tenant = ? AND space = ? AND path = ?";
+        let old: Option<i64> = one(self.db, old, (tenant.as_str(), space, path), |row| Ok(row.get(0)?))?;
+        if replace || old.is_none() {
+            let total = "SELECT count, bytes FROM document_total WHERE tenant = ?";
+            let total: Option<(i64, i64)> =
+                one(self.db, total, (tenant.as_str(),), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let positive = |number: i64| u64::try_from(number).unwrap_or(0);
+            let before = total.map_or_else(Kept::default, |(count, bytes)| Kept {
+                count: positive(count),
+                bytes: positive(bytes),
+            });
+            let after = before.with(bytes.len() as u64, old.map(positive));
+            self.settings.documents().check(before, after)?;
+        }
         let sql = if replace {
             "INSERT INTO document (tenant, space, path, created_at, modified_at, bytes) \
              VALUES (?1, ?2, ?3, ?4, ?4, ?5) ON CONFLICT DO UPDATE \

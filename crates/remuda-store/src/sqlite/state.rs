@@ -16,7 +16,7 @@ use rusqlite::Connection;
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
-use crate::{Clock as _, Keyring, Options, SystemClock};
+use crate::{Clock as _, DocumentLimits, Keyring, Options, SystemClock};
 
 /// Of caches that grow with use, so much is kept.
 const REMEMBERED: usize = 10_000;
@@ -72,6 +72,10 @@ impl Settings {
 
     pub(super) fn secrets(&self) -> &Keyring {
         &self.options.secrets
+    }
+
+    pub(super) fn documents(&self) -> DocumentLimits {
+        self.options.documents
     }
 
     pub(super) fn policy(&self) -> &Policy {

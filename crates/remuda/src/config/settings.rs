@@ -8,7 +8,7 @@ use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
 use super::resolve::{Entry, Origin, Resolver};
 use super::sections::{
-    self, Client, Files, LittleHorse, Log, Process, Server, Store, Sync, Tasks, Worker, Workers,
+    self, Client, Door, Files, LittleHorse, Log, Process, Server, Store, Sync, Tasks, Worker, Workers,
 };
 use super::setting::Setting;
 use super::sources::Sources;
@@ -21,6 +21,8 @@ const FILE: &str = "remuda.toml";
 pub(crate) struct Settings {
     /// `[server]`: the API and the data directory.
     pub(crate) server: Server,
+    /// `[server]`, too: what one guest may take.
+    pub(crate) door: Door,
     /// `[store]`: the tasks.
     pub(crate) store: Store,
     /// `[files]`: outputs and uploads.
@@ -69,6 +71,7 @@ impl Settings {
         }
         Ok(Self {
             server: Server::read(&found)?,
+            door: Door::read(&found)?,
             store: Store::read(&found)?,
             files: Files::read(&found, sources.env)?,
             workers: Workers::read(&found)?,

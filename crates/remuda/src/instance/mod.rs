@@ -2,6 +2,7 @@
 //!
 //! The only place that knows everybody. `serve` and `demo` start the same thing.
 
+mod descriptors;
 mod metrics;
 mod owner;
 mod private;
@@ -106,6 +107,8 @@ impl Instance {
         options.defaults.timeout_s = i32::try_from(settings.tasks.timeout.as_secs()).unwrap_or(i32::MAX);
         options.defaults.max_retries = i32::try_from(settings.tasks.max_retries).unwrap_or(i32::MAX);
         options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
+        options.limits = settings.door.limits(descriptors::raise());
+        options.trusted_proxies.clone_from(&settings.door.trusted_proxies);
         options.limits.body = settings.server.body_limit;
         options.limits.login_failures = settings.server.login_failures;
         options.limits.output = settings.tasks.max_output_size;

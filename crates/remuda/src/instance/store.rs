@@ -15,6 +15,7 @@ use crate::config::{Settings, StoreUrl};
 pub(crate) async fn open_store(settings: &Settings, owner: OwnerId) -> anyhow::Result<Arc<dyn Store>> {
     let mut options = store_options(owner, settings.tasks.lease);
     options.secrets = secrets::keyring(settings)?;
+    options.documents = settings.door.documents;
     Ok(match &settings.store.url {
         StoreUrl::Sqlite(path) => {
             if let Some(folder) = path.parent() {

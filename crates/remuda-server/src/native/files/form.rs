@@ -1,7 +1,6 @@
 //! The form of an upload, read as it comes: the file goes where it is to be kept, whatever fields follow it.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use axum::extract::multipart::{Field, Multipart};
 use axum::extract::{FromRequest as _, Request};
@@ -15,7 +14,9 @@ use remuda_files::BoxError;
 
 use super::picture;
 use crate::error::ApiError;
+use crate::options::Limits;
 use crate::routes::timely;
+use crate::share::Visit;
 use crate::state::AppState;
 
 /// So many fields a form may have.
@@ -123,7 +124,7 @@ pub(super) async fn read(state: &AppState, request: Request, keep: Keep) -> Resu
             // A file without a name cannot be kept.
             (Some("image"), _) if image.is_none() => return Err(NoForm::Bad),
             (Some(name), None) => {
-                let bytes = in_memory(pieces(field, patience), LONGEST_FIELD).await?;
+                let bytes = in_memory(pieces(field, &state.limits), LONGEST_FIELD).await?;
                 let text = String::from_utf8(bytes.into()).map_err(|_| NoForm::Bad)?;
                 texts.entry(name.to_owned()).or_insert(text);
             }
@@ -134,15 +135,12 @@ pub(super) async fn read(state: &AppState, request: Request, keep: Keep) -> Resu
     Err(NoForm::Bad)
 }
 
-fn pieces(
-    field: Field<'_>,
-    patience: Duration,
-) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + use<'_> {
-    timely(field.map(|chunk| chunk.map_err(BoxError::from)), patience)
+fn pieces(field: Field<'_>, limits: &Limits) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    timely(field.map(|chunk| chunk.map_err(BoxError::from)), limits)
 }
 
 async fn keep_it(state: &AppState, field: Field<'_>, keep: Keep, limit: u64) -> Result<Content, NoForm> {
-    let pieces = pieces(field, state.limits.body_time);
+    let pieces = pieces(field, &state.limits);
     match keep {
         Keep::InMemory => {
             let longest = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -165,6 +163,9 @@ async fn in_memory(
         let piece = piece.map_err(|_| NoForm::Bad)?;
         if all.len() + piece.len() > longest {
             return Err(NoForm::TooLarge(longest as u64));
+        }
+        if let Some(visit) = Visit::current() {
+            visit.read(piece.len()).map_err(NoForm::Trouble)?;
         }
         all.extend_from_slice(&piece);
     }

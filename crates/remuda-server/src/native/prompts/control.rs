@@ -1,6 +1,5 @@
 //! `/interrupt` and `/free`.
 
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
@@ -13,6 +12,7 @@ use super::queue::{cancel, done};
 use super::request::is_true;
 use super::{NativeError, find};
 use crate::access::{AdminCaller, SubmitCaller};
+use crate::extract::SmallBody;
 use crate::state::AppState;
 
 /// So many running prompts are looked at to find the one that runs longest.
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 pub(super) async fn interrupt(
     State(state): State<AppState>,
     SubmitCaller(caller): SubmitCaller,
-    body: Bytes,
+    SmallBody(body): SmallBody,
 ) -> Result<Response, NativeError> {
     // What is not JSON counts as nothing, as it always did.
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -53,7 +53,7 @@ pub(super) async fn interrupt(
 pub(super) async fn free(
     State(state): State<AppState>,
     _: AdminCaller,
-    body: Bytes,
+    SmallBody(body): SmallBody,
 ) -> Result<Response, NativeError> {
     let wish: Value = serde_json::from_slice(&body).map_err(|error| {
         NativeError::refused("invalid_request", "The request cannot be read", error.to_string())

@@ -3,7 +3,6 @@
 use std::io;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -19,7 +18,9 @@ use super::queue::Removal;
 use super::{NativeError, find};
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::ApiError;
+use crate::extract::SmallBody;
 use crate::native::names;
+use crate::share::Visit;
 use crate::state::AppState;
 
 /// So many entries come without `max_items`: the newest.
@@ -39,7 +40,7 @@ pub(super) async fn list(
     ReadCaller(caller): ReadCaller,
     RawQuery(query): RawQuery,
 ) -> Result<Response, NativeError> {
-    let permit = state.permits.download()?;
+    let (permit, guest) = (state.permits.download()?, Visit::guest());
     let number = |name: &str| whole(query.as_deref(), name);
     let (max_items, offset) = (number("max_items")?, number("offset")?.filter(|offset| *offset >= 0));
     let count = max_items.unwrap_or(USUAL).min(MOST);
@@ -55,7 +56,7 @@ pub(super) async fn list(
             query.limit = u32::try_from(count).unwrap_or(PAGE);
             let mut tasks = state.store.list_origin(&query).await?.tasks;
             tasks.reverse();
-            let pieces = written(state.clone(), tasks, entry);
+            let pieces = written(&state, guest, tasks, entry);
             return Ok(streamed(fixed("{").chain(separated(pieces)).chain(fixed("}")).inspect(move |_| {
                 let _ = &permit;
             })));
@@ -63,7 +64,7 @@ pub(super) async fn list(
         None => (state.store.list_origin(&query).await?.total - count).max(0),
     };
     let pieces = pages(state.clone(), query, begin, count)
-        .map_ok(move |tasks| written(state.clone(), tasks, entry))
+        .map_ok(move |tasks| written(&state, guest.clone(), tasks, entry))
         .try_flatten();
     Ok(streamed(fixed("{").chain(separated(pieces)).chain(fixed("}")).inspect(move |_| {
         let _ = &permit;
@@ -119,6 +120,7 @@ pub(super) async fn one(
     ReadCaller(caller): ReadCaller,
     Path(id): Path<String>,
 ) -> Result<Response, NativeError> {
+    let _reading = state.permits.read().await?;
     let found = find_whole(&state, &caller.tenant, &id).await?;
     let shown = found.filter(|(task, _)| task.status.is_terminal() && task.hidden_at.is_none());
     let entry = match shown {
@@ -134,7 +136,7 @@ pub(super) async fn one(
 pub(super) async fn remove(
     State(state): State<AppState>,
     SubmitCaller(caller): SubmitCaller,
-    body: Bytes,
+    SmallBody(body): SmallBody,
 ) -> Result<StatusCode, NativeError> {
     let removal = Removal::read(&body)?;
     if removal.clears() {

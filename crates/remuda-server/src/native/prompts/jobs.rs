@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
@@ -19,7 +18,9 @@ use super::queue::{MOST_IDS, cancel};
 use super::{NativeError, find, messages};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
 use crate::error::ApiError;
+use crate::extract::SmallBody;
 use crate::native::names;
+use crate::share::Visit;
 use crate::state::AppState;
 
 /// So many jobs come at most in one answer.
@@ -145,7 +146,7 @@ pub(super) async fn list(
         "has_more": i64::from(wish.offset).saturating_add(shown) < page.total,
     });
     let pieces = fixed("{\"jobs\":[")
-        .chain(separated(written(state.clone(), page.tasks, |task, input| Some(brief(task, input)))))
+        .chain(separated(written(&state, Visit::guest(), page.tasks, |task, input| Some(brief(task, input)))))
         .chain(fixed(format!("],\"pagination\":{pagination}}}")))
         .inspect(move |_| {
             let _ = &permit;
@@ -333,6 +334,7 @@ pub(super) async fn one(
 ) -> Result<Response, NativeError> {
     let missing = || wrong(StatusCode::NOT_FOUND, "Job not found");
     let unseen = |task: &Task| task.status == Status::Cancelled && !messages::has_begun(task);
+    let _reading = state.permits.read().await?;
     let found = find_whole(&state, &caller.tenant, &id).await?;
     let Some((task, input)) = found.filter(|(task, _)| is_shown(task) && !unseen(task)) else {
         return Ok(missing());
@@ -373,7 +375,7 @@ pub(super) async fn cancel_one(
 pub(super) async fn cancel_many(
     State(state): State<AppState>,
     SubmitCaller(caller): SubmitCaller,
-    body: Bytes,
+    SmallBody(body): SmallBody,
 ) -> Result<Response, NativeError> {
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let ids = body.get("job_ids").and_then(Value::as_array).filter(|ids| ids.len() <= MOST_IDS);

@@ -1,6 +1,7 @@
 //! Long answers, written piece by piece: graphs are read from the store as the client takes them.
 
 use std::io;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -11,10 +12,8 @@ use remuda_core::{Dialect, Status, Task, TaskInput, Tenant};
 use remuda_store::{OriginOrder, OriginQuery};
 
 use crate::error::ApiResult;
+use crate::share::{Charged, Guest, paced};
 use crate::state::AppState;
-
-/// So many graphs are read at once.
-const AT_ONCE: usize = 8;
 
 /// About so long is what is said of a file.
 const FILE: usize = 256;
@@ -36,14 +35,16 @@ pub(super) fn of(tenant: &Tenant, statuses: &[Status], order: OriginOrder, limit
     }
 }
 
-/// Tasks as text, in their order.
+/// Tasks as text, in their order, for this guest.
 pub(super) fn written(
-    state: AppState,
+    state: &AppState,
+    guest: Arc<Guest>,
     tasks: Vec<Task>,
     write: Write,
-) -> impl Stream<Item = io::Result<String>> {
+) -> impl Stream<Item = io::Result<Charged>> + use<> {
+    let shared = state.clone();
     let read = move |task: Task| {
-        let state = state.clone();
+        let state = shared.clone();
         async move {
             let input = state.store.input(task.id).await.map_err(io::Error::other)?;
             // Without an input it was forgotten since.
@@ -52,7 +53,7 @@ pub(super) fn written(
             text.map_err(|error| io::Error::other(error.body.error))?.map_err(io::Error::other)
         }
     };
-    stream::iter(tasks).map(read).buffered(AT_ONCE).try_filter_map(async |text| Ok(text))
+    paced(state.permits.reads(), state.memory.clone(), guest, tasks, read)
 }
 
 /// Writes a task and its graph: beside the runtime, if they are large.
@@ -72,20 +73,26 @@ pub(super) async fn text<T: Send + 'static>(
 }
 
 /// Pieces with commas between them.
-pub(super) fn separated(
-    pieces: impl Stream<Item = io::Result<String>>,
+pub(crate) fn separated(
+    pieces: impl Stream<Item = io::Result<Charged>>,
 ) -> impl Stream<Item = io::Result<Bytes>> {
-    let first = |n: usize, text: String| if n == 0 { text } else { format!(",{text}") };
-    pieces.enumerate().map(move |(n, piece)| piece.map(|text| Bytes::from(first(n, text))))
+    pieces.enumerate().map(move |(n, piece)| {
+        piece.map(|mut piece| {
+            if n > 0 {
+                piece.text.insert(0, ',');
+            }
+            piece.into_bytes()
+        })
+    })
 }
 
 /// A piece that is always the same.
-pub(super) fn fixed(text: impl Into<String>) -> impl Stream<Item = io::Result<Bytes>> {
+pub(crate) fn fixed(text: impl Into<String>) -> impl Stream<Item = io::Result<Bytes>> {
     stream::iter([Ok(Bytes::from(text.into()))])
 }
 
 /// JSON that comes in pieces.
-pub(super) fn json(pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
+pub(crate) fn json(pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
     let pieces = pieces.inspect_err(|error| tracing::warn!(%error, "an answer was broken off"));
     ([(header::CONTENT_TYPE, "application/json; charset=utf-8")], Body::from_stream(pieces)).into_response()
 }

@@ -22,10 +22,10 @@ mod request;
 mod submit;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
 use axum::routing::{get, post};
 
 pub(crate) use error::NativeError;
+pub(crate) use list::{fixed, json as streamed, separated};
 pub(crate) use lookup::find;
 pub(crate) use numbers::Numbers;
 pub(crate) use request::read;
@@ -33,11 +33,8 @@ pub(crate) use submit::{Accepted, Prompt, submit};
 
 use crate::state::AppState;
 
-/// The longest body of a request that is not a prompt: ids of prompts, mostly.
-const SMALL_BODY: usize = 1 << 20;
-
 pub(super) fn routes() -> Router<AppState> {
-    let small = Router::new()
+    Router::new()
         .route("/queue", get(queue::show).post(queue::remove))
         .route("/history", get(history::list).post(history::remove))
         .route("/history/{id}", get(history::one))
@@ -47,6 +44,5 @@ pub(super) fn routes() -> Router<AppState> {
         .route("/jobs/cancel", post(jobs::cancel_many))
         .route("/jobs/{id}", get(jobs::one))
         .route("/jobs/{id}/cancel", post(jobs::cancel_one))
-        .layer(DefaultBodyLimit::max(SMALL_BODY));
-    small.route("/prompt", get(queue::remaining).post(request::prompt))
+        .route("/prompt", get(queue::remaining).post(request::prompt))
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
@@ -19,6 +18,8 @@ use super::list::{fixed, json as streamed, of, separated, written};
 use super::request::is_true;
 use super::{NativeError, find};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
+use crate::extract::SmallBody;
+use crate::share::Visit;
 use crate::state::AppState;
 use crate::waiting::for_end;
 
@@ -66,9 +67,9 @@ pub(super) async fn show(
     let (running, behind) = apart(&state, running.tasks).await?;
     let pending: Vec<Task> = behind.into_iter().chain(pending).collect();
     let pieces = fixed("{\"queue_running\":[")
-        .chain(separated(written(state.clone(), running, item)))
+        .chain(separated(written(&state, Visit::guest(), running, item)))
         .chain(fixed("],\"queue_pending\":["))
-        .chain(separated(written(state.clone(), pending, item)))
+        .chain(separated(written(&state, Visit::guest(), pending, item)))
         .chain(fixed("]}"))
         .inspect(move |_| {
             let _ = &permit;
@@ -115,7 +116,7 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    pub(super) fn read(body: &Bytes) -> Result<Self, NativeError> {
+    pub(super) fn read(body: &[u8]) -> Result<Self, NativeError> {
         let bad =
             |details: String| NativeError::refused("invalid_request", "The request cannot be read", details);
         let removal: Self = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
@@ -138,7 +139,7 @@ impl Removal {
 pub(super) async fn remove(
     State(state): State<AppState>,
     SubmitCaller(caller): SubmitCaller,
-    body: Bytes,
+    SmallBody(body): SmallBody,
 ) -> Result<StatusCode, NativeError> {
     let removal = Removal::read(&body)?;
     if removal.clears() {

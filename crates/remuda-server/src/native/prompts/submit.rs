@@ -8,10 +8,10 @@ use remuda_runner::preflight::Question;
 use remuda_store::Submitted;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::NativeError;
 use crate::native::names;
+use crate::permits::Submission;
 use crate::routes::hand_in;
 use crate::state::AppState;
 
@@ -90,7 +90,7 @@ pub(crate) async fn submit(
     state: &AppState,
     tenant: &Tenant,
     prompt: Prompt,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<Submission>,
 ) -> Result<Accepted, NativeError> {
     let (external_id, idempotency) = match prompt.id {
         Some((id, request)) => {

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::mailbox::{Mailbox, Picture, Place, ReaderId};
+use super::shelf::Shelf;
 use crate::changes::Follow;
 use crate::native::names;
 use crate::state::AppState;
@@ -74,9 +75,9 @@ struct Inner {
 }
 
 impl Client {
-    pub(super) fn new(tenant: Tenant, id: String, stirs: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(tenant: Tenant, id: String, stirs: Arc<AtomicU64>, shelf: Arc<Shelf>) -> Self {
         let inner = Inner {
-            mailbox: Mailbox::default(),
+            mailbox: Mailbox::new(shelf),
             fresh: Vec::new(),
             node: None,
             remaining: 0,

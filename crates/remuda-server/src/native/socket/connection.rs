@@ -48,10 +48,13 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// A farewell takes no longer.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// For how long a client's messages are counted together.
+const MINUTE: Duration = Duration::from_secs(60);
+
 /// The server stops.
 const GOING_AWAY: u16 = 1001;
 
-/// The key was revoked.
+/// The key was revoked, or the client says too much.
 const NOT_ALLOWED: u16 = 1008;
 
 /// Come back later.
@@ -113,6 +116,7 @@ async fn serve(state: AppState, socket: WebSocket, caller: Caller, name: String)
         heard_at: Instant::now(),
         ping_at: Instant::now() + PING,
         spoke_at: Instant::now(),
+        said: Said::new(),
     };
     let left = connection.run(&mut out, end).await;
     client.leave(reader, matches!(left, Left::Properly));
@@ -131,7 +135,7 @@ enum Left {
     Properly,
     Broken,
     Stopped,
-    /// Its key was revoked.
+    /// Its key was revoked, or it says too much.
     Refused,
 }
 
@@ -189,6 +193,29 @@ struct Connection<'a> {
     ping_at: Instant,
     /// When it was last told something.
     spoke_at: Instant,
+    /// What it said in this minute.
+    said: Said,
+}
+
+/// How much a client says: it has little to say.
+struct Said {
+    since: Instant,
+    count: u32,
+}
+
+impl Said {
+    fn new() -> Self {
+        Self { since: Instant::now(), count: 0 }
+    }
+
+    /// Counts a message of any kind. Whether there were more in a minute than may be.
+    fn too_much(&mut self, most: u32) -> bool {
+        if self.since.elapsed() >= MINUTE {
+            *self = Self::new();
+        }
+        self.count += 1;
+        self.count > most
+    }
 }
 
 impl Connection<'_> {
@@ -239,6 +266,9 @@ impl Connection<'_> {
             };
             let Some(Ok(message)) = heard else { return Err(Left::Broken) };
             self.heard_at = Instant::now();
+            if self.said.too_much(self.state.limits.messages) {
+                return Err(Left::Refused);
+            }
             match message {
                 Message::Close(_) => return Ok(()),
                 Message::Pong(place) => {

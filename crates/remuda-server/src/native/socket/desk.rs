@@ -1,14 +1,16 @@
 //! Who is to be told of which prompt.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::{Dialect, Task, Tenant};
 
 use super::client::{Client, KEPT, Prompt};
 use super::narrator;
+use super::shelf::Shelf;
 use crate::changes::Follow;
+use crate::share::{Guest, Ledger};
 use crate::state::AppState;
 
 /// So many clients are known at once. A socket beyond them is refused.
@@ -21,11 +23,33 @@ const UNSEEN: usize = CLIENTS / 2;
 /// A name longer than this is none.
 pub(super) const LONGEST_NAME: usize = 1024;
 
-#[derive(Debug, Default)]
+/// A tenant, wherever its clients are.
+fn of(tenant: &Tenant) -> Guest {
+    Guest { tenant: Some(tenant.clone()), address: None }
+}
+
+#[derive(Debug)]
 struct Clients {
     known: HashMap<(Tenant, String), Arc<Client>>,
+    /// How many of them each tenant has.
+    share: Ledger,
     /// Counts what happens to prompts of each tenant that has clients.
     stirs: HashMap<Tenant, Arc<AtomicU64>>,
+    /// Where the bytes are counted that wait for each of them, and for all together.
+    shelves: HashMap<Tenant, Arc<Shelf>>,
+    house: Arc<AtomicUsize>,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            share: Ledger::new(CLIENTS as u64),
+            stirs: HashMap::new(),
+            shelves: HashMap::new(),
+            house: Arc::default(),
+        }
+    }
 }
 
 /// Every client that has a socket, or had one a moment ago, or has prompts under way that came in here.
@@ -69,10 +93,13 @@ impl Desk {
         let mut clients = self.clients();
         let idle = client.is_idle(KEPT);
         if idle {
-            clients.known.remove(&(client.tenant.clone(), client.id.clone()));
+            if clients.known.remove(&(client.tenant.clone(), client.id.clone())).is_some() {
+                clients.share.give(&of(&client.tenant), 1);
+            }
             // Ours and the client's own.
             if Arc::strong_count(&client.stirs) <= 2 {
                 clients.stirs.remove(&client.tenant);
+                clients.shelves.remove(&client.tenant);
             }
         }
         idle
@@ -93,11 +120,20 @@ impl Desk {
         if let Some(client) = clients.known.get(&key) {
             return Some(client.clone());
         }
-        if clients.known.len() >= most || state.stop.is_cancelled() {
+        // One tenant's clients leave room for those of others.
+        let held = clients.share.held_by(Some(tenant));
+        if clients.known.len() >= most
+            || held >= (most / 4 * 3) as u64
+            || state.stop.is_cancelled()
+            || clients.share.take(&of(tenant), 1).is_err()
+        {
             return None;
         }
         let stirs = clients.stirs.entry(tenant.clone()).or_default().clone();
-        let client = Arc::new(Client::new(tenant.clone(), name.to_owned(), stirs));
+        let house = &clients.house;
+        let shelf = clients.shelves.entry(tenant.clone());
+        let shelf = shelf.or_insert_with(|| Arc::new(Shelf::new(Arc::clone(house)))).clone();
+        let client = Arc::new(Client::new(tenant.clone(), name.to_owned(), stirs, shelf));
         clients.known.insert(key, client.clone());
         state.tasks.spawn(narrator::run(state.clone(), client.clone()));
         Some(client)

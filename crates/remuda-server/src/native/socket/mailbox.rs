@@ -4,9 +4,12 @@
 //! that are open, and are the first to go.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use axum::extract::ws::{Message, Utf8Bytes};
 use bytes::Bytes;
+
+use super::shelf::Shelf;
 
 /// So many texts wait for a client …
 pub(super) const TEXTS: usize = 1000;
@@ -19,6 +22,12 @@ const PICTURE_BYTES: usize = 32 << 20;
 
 /// … and so many pictures.
 const PICTURES: usize = 256;
+
+/// How many texts wait when the tenant's mailboxes are full together …
+const FEW_TEXTS: usize = 64;
+
+/// … and how many bytes of texts, and of pictures.
+const FEW_BYTES: usize = 64 << 10;
 
 /// The place of something in the mailbox; grows for ever.
 pub(super) type Place = u64;
@@ -75,9 +84,24 @@ pub(super) struct Mailbox {
     last_reader: ReaderId,
     /// What came before this place arrived at a socket that has left.
     left_at: Place,
+    /// Where the bytes of the whole tenant are counted.
+    shelf: Arc<Shelf>,
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.shelf.remove(self.text_bytes + self.picture_bytes);
+    }
 }
 
 impl Mailbox {
+    /// An empty one, whose bytes are counted there.
+    pub(super) fn new(shelf: Arc<Shelf>) -> Self {
+        let mut new = Self::default();
+        new.shelf = shelf;
+        new
+    }
+
     /// The place of what comes next.
     pub(super) fn end(&self) -> Place {
         self.first + self.items.len() as Place
@@ -90,8 +114,10 @@ impl Mailbox {
     pub(super) fn push(&mut self, text: String) {
         self.texts += 1;
         self.text_bytes += text.len();
+        self.shelf.add(text.len());
         self.items.push_back(Item::Text(text.into()));
-        while self.texts > TEXTS || (self.text_bytes > TEXT_BYTES && self.texts > 1) {
+        let (texts, bytes) = if self.shelf.is_full() { (FEW_TEXTS, FEW_BYTES) } else { (TEXTS, TEXT_BYTES) };
+        while self.texts > texts || (self.text_bytes > bytes && self.texts > 1) {
             self.drop_first();
         }
     }
@@ -103,10 +129,10 @@ impl Mailbox {
         }
         self.pictures.push_back(self.end());
         self.picture_bytes += picture.size();
+        self.shelf.add(picture.size());
         self.items.push_back(Item::Picture(picture));
-        while self.pictures.len() > PICTURES
-            || (self.picture_bytes > PICTURE_BYTES && self.pictures.len() > 1)
-        {
+        let bytes = if self.shelf.is_full() { FEW_BYTES } else { PICTURE_BYTES };
+        while self.pictures.len() > PICTURES || (self.picture_bytes > bytes && self.pictures.len() > 1) {
             let newest = self.pictures.len() - 1;
             let fleeting = |place: &Place| match self.item(*place) {
                 Some(Item::Picture(picture)) => picture.fleeting,
@@ -189,6 +215,7 @@ impl Mailbox {
         let Some(item @ Item::Picture(_)) = self.items.get_mut(at) else { return };
         if let Item::Picture(picture) = std::mem::replace(item, Item::Gone) {
             self.picture_bytes -= picture.size();
+            self.shelf.remove(picture.size());
         }
         self.pictures.retain(|known| *known != place);
     }
@@ -200,6 +227,7 @@ impl Mailbox {
             if let Item::Text(text) = item {
                 self.texts -= 1;
                 self.text_bytes -= text.len();
+                self.shelf.remove(text.len());
             }
         }
     }
@@ -295,5 +323,22 @@ mod tests {
         }
         assert!(mailbox.text_bytes <= TEXT_BYTES);
         assert_eq!(all(&mut mailbox, slow, false).len(), 2);
+    }
+
+    #[test]
+    fn many_mailboxes_of_a_tenant_cost_a_bounded_amount_together() {
+        let shelf = Arc::new(Shelf::default());
+        let mut mailboxes: Vec<Mailbox> = (0..100).map(|_| Mailbox::new(Arc::clone(&shelf))).collect();
+        for mailbox in &mut mailboxes {
+            for n in 0..100 {
+                mailbox.push(format!("{n}{}", "x".repeat(20 << 10)));
+            }
+        }
+        let kept: usize = mailboxes.iter().map(|mailbox| mailbox.text_bytes).sum();
+        assert!(kept < 64 << 20, "{kept} bytes");
+        assert!(mailboxes.iter().all(|mailbox| mailbox.texts > 0), "everybody has the last news");
+        assert!(shelf.is_full());
+        drop(mailboxes);
+        assert!(!shelf.is_full());
     }
 }

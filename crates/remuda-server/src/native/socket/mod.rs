@@ -19,6 +19,7 @@ mod growth;
 mod listen;
 mod mailbox;
 mod narrator;
+mod shelf;
 mod story;
 #[cfg(test)]
 mod tests;

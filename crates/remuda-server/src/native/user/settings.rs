@@ -1,28 +1,30 @@
 //! `/users` and `/settings`. Every setting is a document of its own, so that two changes at once never undo each other.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::StreamExt as _;
 use http::{HeaderMap, StatusCode};
 use remuda_core::Tenant;
-use serde_json::json;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::{LONGEST, LONGEST_NAME};
 use crate::access::{ReadCaller, SubmitCaller};
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiResult;
 use crate::extract::{ApiPath, read_body_with};
+use crate::native::prompts::{fixed, separated, streamed};
+use crate::share::{Visit, paced};
 use crate::state::AppState;
 
 /// The collection that settings are in.
 const SPACE: &str = "settings";
-
-/// So many settings are read at once.
-const AT_ONCE: usize = 8;
 
 /// So many one request may change.
 const MOST: usize = 10_000;
@@ -32,20 +34,34 @@ pub(super) async fn users(_caller: ReadCaller) -> Response {
     Json(json!({"storage": "server", "migrated": true})).into_response()
 }
 
-/// `GET /settings`
+/// `GET /settings`. They are read as the client takes them.
 pub(super) async fn all(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,
-) -> ApiResult<Json<BTreeMap<String, Box<RawValue>>>> {
+) -> ApiResult<Response> {
+    let permit = state.permits.download()?;
     let names = state.store.documents(&caller.tenant, SPACE, "").await?;
-    let read = stream::iter(names.into_iter().map(|info| info.path)).map(|name| {
-        let (state, tenant) = (&state, &caller.tenant);
-        async move { Ok::<_, ApiError>((setting(state, tenant, &name).await?, name)) }
-    });
-    let read: Vec<_> = read.buffer_unordered(AT_ONCE).try_collect().await?;
-    // One may have gone meanwhile.
-    let settings = read.into_iter().filter_map(|(value, name)| Some((name, value?)));
-    Ok(Json(settings.collect()))
+    let names: Vec<String> = names.into_iter().map(|info| info.path).collect();
+    let (store, tenant) = (Arc::clone(&state.store), caller.tenant);
+    let read = move |name: String| {
+        let (store, tenant) = (Arc::clone(&store), tenant.clone());
+        async move {
+            // One may have gone meanwhile.
+            let document = store.document(&tenant, SPACE, &name).await.map_err(io::Error::other)?;
+            Ok(document.and_then(|document| pair(&name, document.bytes)))
+        }
+    };
+    let pieces = paced(state.permits.reads(), state.memory.clone(), Visit::guest(), names, read);
+    Ok(streamed(fixed("{").chain(separated(pieces)).chain(fixed("}")).inspect(move |_| {
+        let _held_to_the_end = &permit;
+    })))
+}
+
+/// `"name":value`. What cannot be read is as good as not set.
+fn pair(name: &str, value: Vec<u8>) -> Option<String> {
+    let value = String::from_utf8(value).ok()?;
+    serde_json::from_str::<IgnoredAny>(&value).ok()?;
+    Some(format!("{}:{value}", Value::from(name)))
 }
 
 /// `GET /settings/{id}`: what was never set is null.
@@ -57,6 +73,7 @@ pub(super) async fn one(
     if !is_name(&id) {
         return Ok(StatusCode::BAD_REQUEST.into_response());
     }
+    let _reading = state.permits.read().await?;
     Ok(Json(setting(&state, &caller.tenant, &id).await?).into_response())
 }
 

@@ -77,6 +77,7 @@ pub(super) async fn get(
     asked: HeaderMap,
 ) -> ApiResult<Response> {
     let Some(path) = locate(&file) else { return Ok(StatusCode::FORBIDDEN.into_response()) };
+    let _reading = state.permits.read().await?;
     let Some(document) = state.store.document(&caller.tenant, SPACE, &path).await? else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
@@ -140,6 +141,7 @@ pub(super) async fn rename(
     let (Some(from), Some(to)) = (locate(&file), locate(&dest)) else {
         return Ok(StatusCode::FORBIDDEN.into_response());
     };
+    let _reading = state.permits.read().await?;
     let Some(document) = state.store.document(&caller.tenant, SPACE, &from).await? else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };

@@ -130,7 +130,7 @@ pub(crate) async fn output(
         &query.filename,
     );
     let pieces = body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from));
-    let stored = state.files.put(&key, timely(pieces, state.limits.body_time), Some(limit)).await?;
+    let stored = state.files.put(&key, timely(pieces, &state.limits), Some(limit)).await?;
     // A lease that was lost meanwhile has a successor, which delivers its own.
     if let Err(error) = current(&state, &sidecar, lease).await {
         if error.body.code == wire::FENCED {

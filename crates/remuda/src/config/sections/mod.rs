@@ -2,6 +2,7 @@
 //! program works with.
 
 mod client;
+mod door;
 mod files;
 mod fleet;
 mod graph;
@@ -16,6 +17,7 @@ mod worker;
 mod workers;
 
 pub(crate) use client::Client;
+pub(crate) use door::Door;
 pub(crate) use files::Files;
 pub(super) use graph::read as read_graph;
 pub(crate) use littlehorse::LittleHorse;
@@ -34,6 +36,7 @@ use super::setting::Setting;
 /// Every section in the order in which it is shown.
 pub(super) const ALL: &[&[&Setting]] = &[
     server::SETTINGS,
+    door::SETTINGS,
     store::SETTINGS,
     files::SETTINGS,
     workers::SETTINGS,

@@ -1,0 +1,8 @@
+//! Connections: who is let in, who has to leave, and how long a peer may keep us waiting.
+
+mod connection;
+mod lobby;
+mod socket;
+
+pub(crate) use connection::{Manners, attend, refuse};
+pub(crate) use lobby::Lobby;

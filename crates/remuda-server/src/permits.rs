@@ -1,0 +1,142 @@
+//! How many of the expensive requests may be under way, in all and of each guest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{ApiError, ApiResult};
+use crate::options::Limits;
+use crate::share::{Pass, Refusal, Room, Visit};
+
+/// How long a submission waits for others to make room.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A file that a sidecar delivers waits this long: it is a result that is there already.
+const DELIVERY: Duration = Duration::from_secs(600);
+
+/// How many graphs are read from the store at once and not counted yet, because nobody knows how large they are. The store does
+/// not read more than a few at once either.
+const READS: u64 = 6;
+
+/// A room with its names.
+#[derive(Debug)]
+struct Kind {
+    room: Room,
+    what: &'static str,
+    /// The setting that says how many.
+    setting: &'static str,
+}
+
+impl Kind {
+    fn new(count: usize, what: &'static str, setting: &'static str) -> Self {
+        Self { room: Room::new(count as u64), what, setting }
+    }
+
+    fn take(&self) -> ApiResult<Pass> {
+        self.room.take(&Visit::guest(), 1).map_err(|refusal| self.refused(refusal))
+    }
+
+    async fn wait(&self, patience: Duration) -> ApiResult<Pass> {
+        let waited = self.room.wait(&Visit::guest(), 1, patience).await;
+        waited.map_err(|refusal| self.refused(refusal))
+    }
+
+    fn refused(&self, refusal: Refusal) -> ApiError {
+        match refusal {
+            Refusal::Whole => ApiError::busy(self.what),
+            Refusal::Share => {
+                let (what, setting) = (self.what, self.setting);
+                let error = format!("too many {what} of yours at once: wait for some to end ({setting})");
+                ApiError::over_limit(setting, error)
+            }
+        }
+    }
+}
+
+/// The body of a submission. When it is dropped, its memory is free again.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    _pass: Pass,
+    visit: Option<Arc<Visit>>,
+}
+
+impl Drop for Submission {
+    fn drop(&mut self) {
+        if let Some(visit) = &self.visit {
+            visit.settle();
+        }
+    }
+}
+
+/// How many of the expensive requests may be under way.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    submissions: Kind,
+    uploads: Kind,
+    deliveries: Kind,
+    downloads: Kind,
+    waiting: Kind,
+    sync: Kind,
+    sidecars: Kind,
+    reads: Kind,
+}
+
+impl Permits {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            submissions: Kind::new(limits.submissions, "submissions", "server.submissions"),
+            uploads: Kind::new(limits.uploads, "uploads", "server.uploads"),
+            deliveries: Kind::new(limits.deliveries, "deliveries", "server.deliveries"),
+            downloads: Kind::new(limits.downloads, "downloads", "server.downloads"),
+            waiting: Kind::new(limits.waiting, "waiting requests", "server.waiting"),
+            sync: Kind::new(limits.sync, "synchronous requests", "sync.limit"),
+            sidecars: Kind::new(limits.sidecars, "sidecars", "server.sidecars"),
+            reads: Kind {
+                room: Room::new(READS),
+                what: "requests for whole tasks",
+                setting: "server.memory",
+            },
+        }
+    }
+
+    /// Waits, but not for long: submissions are short, unless their bodies come slowly.
+    pub(crate) async fn submission(&self) -> ApiResult<Submission> {
+        let pass = self.submissions.wait(PATIENCE).await?;
+        Ok(Submission { _pass: pass, visit: Visit::current() })
+    }
+
+    pub(crate) fn upload(&self) -> ApiResult<Pass> {
+        self.uploads.take()
+    }
+
+    /// Waits: a result that is there already is not turned away.
+    pub(crate) async fn delivery(&self) -> ApiResult<Pass> {
+        self.deliveries.wait(DELIVERY).await
+    }
+
+    pub(crate) fn download(&self) -> ApiResult<Pass> {
+        self.downloads.take()
+    }
+
+    /// For the claims and beats of sidecars, on which leases depend.
+    pub(crate) fn sidecar(&self) -> ApiResult<Pass> {
+        self.sidecars.take()
+    }
+
+    pub(crate) fn sync(&self) -> ApiResult<Pass> {
+        self.sync.take()
+    }
+
+    pub(crate) fn waiting(&self) -> ApiResult<Pass> {
+        self.waiting.take()
+    }
+
+    /// To be held from before something is read whose size nobody knows until its size is counted.
+    pub(crate) async fn read(&self) -> ApiResult<Pass> {
+        self.reads.wait(PATIENCE).await
+    }
+
+    /// The room for such reads, for answers that take several.
+    pub(crate) fn reads(&self) -> Room {
+        self.reads.room.clone()
+    }
+}

@@ -1,0 +1,169 @@
+//! Something of which there is only so much at once, shared between guests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use remuda_core::Tenant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use super::guest::Guest;
+use super::ledger::{Ledger, Refusal};
+
+/// Whoever waits looks at least this often, whether or not somebody called.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Something of which there is only so much at once. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Room(Arc<Mutex<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    ledger: Ledger,
+    waiting: HashMap<Option<Tenant>, Waiting>,
+}
+
+/// Those of one tenant who wait.
+#[derive(Debug, Default)]
+struct Waiting {
+    called: Arc<Notify>,
+    count: usize,
+}
+
+impl Room {
+    pub(crate) fn new(whole: u64) -> Self {
+        Self(Arc::new(Mutex::new(Inner { ledger: Ledger::new(whole), waiting: HashMap::new() })))
+    }
+
+    /// Takes so much, now or not at all.
+    pub(crate) fn take(&self, guest: &Arc<Guest>, amount: u64) -> Result<Pass, Refusal> {
+        self.inner().ledger.take(guest, amount)?;
+        Ok(Pass { room: self.clone(), guest: Arc::clone(guest), amount })
+    }
+
+    /// Takes so much as soon as it can be had. What is given back goes to the tenant that holds least.
+    pub(crate) async fn wait(
+        &self,
+        guest: &Arc<Guest>,
+        amount: u64,
+        patience: Duration,
+    ) -> Result<Pass, Refusal> {
+        if let Ok(pass) = self.take(guest, amount) {
+            return Ok(pass);
+        }
+        let deadline = Instant::now() + patience;
+        let waiter = Waiter::new(self, guest);
+        loop {
+            // After it is known that somebody waits, so that no call is missed.
+            let refusal = match self.take(guest, amount) {
+                Ok(pass) => return Ok(pass),
+                Err(refusal) => refusal,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(refusal);
+            }
+            drop(timeout(left.min(LOOK), waiter.called.notified()).await);
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody who waits, until dropped.
+struct Waiter<'a> {
+    room: &'a Room,
+    guest: &'a Guest,
+    called: Arc<Notify>,
+}
+
+impl<'a> Waiter<'a> {
+    fn new(room: &'a Room, guest: &'a Guest) -> Self {
+        let mut inner = room.inner();
+        let waiting = inner.waiting.entry(guest.tenant.clone()).or_default();
+        waiting.count += 1;
+        let called = Arc::clone(&waiting.called);
+        drop(inner);
+        Self { room, guest, called }
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.room.inner();
+        if let Some(waiting) = inner.waiting.get_mut(&self.guest.tenant) {
+            waiting.count -= 1;
+            if waiting.count == 0 {
+                inner.waiting.remove(&self.guest.tenant);
+            }
+        }
+    }
+}
+
+/// What somebody took. It is given back on drop.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    room: Room,
+    guest: Arc<Guest>,
+    amount: u64,
+}
+
+impl Pass {
+    /// Takes more of the same.
+    pub(crate) fn grow(&mut self, amount: u64) -> Result<(), Refusal> {
+        self.room.inner().ledger.take(&self.guest, amount)?;
+        self.amount += amount;
+        Ok(())
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut inner = self.room.inner();
+        let Inner { ledger, waiting } = &mut *inner;
+        ledger.give(&self.guest, self.amount);
+        let next = waiting.iter().min_by_key(|(tenant, _)| ledger.held_by(tenant.as_ref()));
+        if let Some((_, waiting)) = next {
+            waiting.called.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(tenant: &str) -> Arc<Guest> {
+        Arc::new(Guest { tenant: Some(Tenant::new(tenant).unwrap()), address: None })
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_goes_to_who_holds_least() {
+        let room = Room::new(4);
+        let (a, b) = (guest("a"), guest("b"));
+        let mut held: Vec<Pass> = (0..3).map(|_| room.take(&a, 1).unwrap()).collect();
+        let last = room.take(&b, 1).unwrap();
+        let long = Duration::from_secs(120);
+        let greedy = tokio::spawn({
+            let (room, a) = (room.clone(), a.clone());
+            async move { room.wait(&a, 1, long).await }
+        });
+        let modest = tokio::spawn({
+            let (room, b) = (room.clone(), b.clone());
+            async move { room.wait(&b, 1, long).await }
+        });
+        while room.inner().waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        held.pop();
+        drop(modest.await.unwrap().unwrap());
+        drop((held, last));
+        greedy.await.unwrap().unwrap();
+        assert!(room.inner().waiting.is_empty());
+        assert_eq!(room.wait(&a, 9, Duration::from_millis(1)).await.unwrap_err(), Refusal::Whole);
+        assert!(room.inner().waiting.is_empty());
+    }
+}

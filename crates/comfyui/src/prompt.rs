@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use crate::client::{Client, text_of};
+use crate::client::{Client, excerpt, text_of};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{ClientId, PromptId};

@@ -133,7 +133,7 @@ fn table() -> Vec<Case> {
                 let info = server(n);
                 Box::new(move || {
                     for workflow in [&chain, &deadly, &wrong] {
-                        black_box(preflight::growth::judged(workflow, &info));
+                        let _ = black_box(preflight::growth::judged(workflow, &info));
                         let report = guard::check(workflow, Some(&info), &Options::default());
                         black_box(preflight::growth::words(workflow, &info, &report));
                     }

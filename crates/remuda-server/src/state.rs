@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use remuda_core::{Installation, Task, TaskId};
 use remuda_files::Files;
+use remuda_runner::GraphLimits;
 use remuda_runner::frames::FrameHub;
 use remuda_runner::preflight::Preflight;
 use remuda_store::Store;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
+    /// How large graphs and their results may be.
+    pub(crate) graph: GraphLimits,
     pub(crate) sync: SyncOptions,
     pub(crate) lookout: Lookout,
     /// How long a lease of the store lasts.
@@ -79,7 +82,7 @@ impl AppState {
         let hosts = Hosts::new(&options);
         let metrics = Metrics::new(options.registry);
         Self(Arc::new(Shared {
-            preflight: Preflight::new(options.store.clone()).within(options.graph),
+            preflight: Preflight::new(options.store.clone()).within(options.graph.clone()),
             keys: KeyCache::new(options.store.clone()),
             hosts,
             changes: Changes::default(),
@@ -96,6 +99,7 @@ impl AppState {
             hub: options.hub,
             defaults: options.defaults,
             limits: options.limits,
+            graph: options.graph,
             sync: options.sync,
             lookout: Lookout::default(),
             lease: options.lease,

@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::{Claim, LeaseRef, Sha256, WorkerSpec};
+use remuda_core::transition::Ending;
+use remuda_core::{Claim, Failure, FailureClass, LeaseRef, Sha256, WorkerSpec};
 use remuda_files::FileKey;
 use remuda_runner::wire;
 use remuda_store::{
@@ -264,9 +265,23 @@ pub(crate) async fn end(
     {
         return Err(foreign_file(&file.key));
     }
+    let ending = within(ending, state.graph.output_files);
     let reply = state.store.end(lease, ending).await.map_err(of_lease)?;
     state.live.forget(&state.hub, lease.task);
     Ok(Json(reply))
+}
+
+/// An end whose result is not larger than a task may leave. A sidecar has limits of its own, and may not keep to them.
+fn within(ending: Ending, most: usize) -> Ending {
+    match ending.result().map(|result| result.files.len()) {
+        Some(found) if found > most => {
+            let message = format!(
+                "its result was not taken: it names {found} files, and {most} are allowed (the limit is graph.output_files)"
+            );
+            Ending::Failed { failure: Failure::new(FailureClass::Delivery, message), partial: None }
+        }
+        _ => ending,
+    }
 }
 
 /// Give a task back before ComfyUI began

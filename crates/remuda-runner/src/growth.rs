@@ -1,5 +1,5 @@
 //! The table of all functions of a runner over graphs and results, as the one of the crate `comfyui`: each is run with the
-//! input that would cost it most, and must grow with it. `cargo xtask tidy` refuses one that is in no such table.
+//! input that would cost it most, and must grow with it. tidy (in `cargo xtask test`) refuses one that is in no such table.
 
 #[path = "../../comfyui/src/growth/measure.rs"]
 mod measure;
@@ -98,7 +98,7 @@ fn table() -> Vec<Case> {
                 })
             },
         ),
-        case(&["placements::find"], "names of dots, and many files", 200, |n| {
+        case(&["placements::find", "placements::all_named"], "names of dots, and many files", 200, |n| {
             let load =
                 |at| format!(r#"{{"class_type": "LoadImage", "inputs": {{"image": "{}.png"}}}}"#, at % 9);
             let (workflow, place) = (of_nodes(n, load), ".".repeat(10 * n) + "0.image");
@@ -133,7 +133,7 @@ fn table() -> Vec<Case> {
                 let info = server(n);
                 Box::new(move || {
                     for workflow in [&chain, &deadly, &wrong] {
-                        black_box(preflight::growth::judged(workflow, &info));
+                        let _ = black_box(preflight::growth::judged(workflow, &info));
                         let report = guard::check(workflow, Some(&info), &Options::default());
                         black_box(preflight::growth::words(workflow, &info, &report));
                     }

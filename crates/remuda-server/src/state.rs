@@ -7,6 +7,7 @@ use std::time::Duration;
 use remuda_core::{Installation, Task, TaskId};
 use remuda_files::Files;
 use remuda_pool::{Pool, Pulse};
+use remuda_runner::GraphLimits;
 use remuda_runner::frames::FrameHub;
 use remuda_runner::preflight::Preflight;
 use remuda_store::Store;
@@ -55,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
     pub(crate) limits: Limits,
+    /// How large graphs and their results may be.
+    pub(crate) graph: GraphLimits,
     pub(crate) sync: SyncOptions,
     pub(crate) lookout: Lookout,
     /// How long a lease of the store lasts.
@@ -91,7 +94,7 @@ impl AppState {
         Self(Arc::new(Shared {
             preflight: Preflight::new(options.store.clone())
                 .with_pool(options.pool.clone())
-                .within(options.graph)
+                .within(options.graph.clone())
                 .bound(options.tenant_labels),
             pool: options.pool,
             pulse: options.pulse,
@@ -116,6 +119,7 @@ impl AppState {
             hub: options.hub,
             defaults: options.defaults,
             limits: options.limits,
+            graph: options.graph,
             sync: options.sync,
             lookout: Lookout::default(),
             lease: options.lease,

@@ -28,7 +28,7 @@ pub(crate) type Work = Box<dyn FnMut()>;
 
 /// One line of the table: functions, and an input that would cost most.
 pub(crate) struct Case {
-    /// The functions that are run, as `cargo xtask tidy` looks for them.
+    /// The functions that are run, as tidy (in `cargo xtask test`) looks for them.
     covers: &'static [&'static str],
     what: &'static str,
     size: usize,

@@ -1,5 +1,5 @@
 //! The table of all functions over workflows, descriptions of nodes and results: each is run with the input that would
-//! cost it most, and must grow with it. `cargo xtask tidy` refuses a public one that is in no such table.
+//! cost it most, and must grow with it. tidy (in `cargo xtask test`) refuses a public one that is in no such table.
 
 mod graphs;
 mod measure;

@@ -494,3 +494,34 @@ proptest! {
         check_request(&bytes, None, &Options::default());
     }
 }
+
+#[test]
+fn very_many_findings_are_counted_and_none_that_matters_is_lost() {
+    // Dangling links first, one deadly node at the end, and a class that is not there among many that are not there either.
+    let mut graph: serde_json::Map<String, Value> =
+        (0..1_000).map(|at| (format!("d{at}"), save("nowhere"))).collect();
+    graph.extend((0..1_000).map(|at| (format!("u{at}"), json!({"class_type": "Nope", "inputs": {}}))));
+    graph.insert("other".to_owned(), json!({"class_type": "Other", "inputs": {}}));
+    graph.insert("deadly".to_owned(), json!({"class_type": "Save"}));
+    let workflow = Workflow::parse(Value::Object(graph).to_string()).unwrap();
+    let report = check(&workflow, Some(&server()), &Options::default());
+    assert!(report.kills() && report.problems[0].node_id.as_deref() == Some("deadly"));
+    let missing: std::collections::BTreeSet<_> =
+        report.missing_here().filter_map(|problem| problem.class_type.as_deref()).collect();
+    assert_eq!(missing.into_iter().collect::<Vec<_>>(), ["Nope", "Other"]);
+    assert!(report.iter().count() < 500 && report.unlisted > 1_500, "{}", report.unlisted);
+    assert_eq!(report.refused_outputs.len(), 1_001, "the verdict knows them all");
+    assert!(report.to_string().ends_with(&format!("and {} more", report.unlisted)));
+}
+
+#[test]
+fn messages_are_not_longer_than_anybody_reads() {
+    let long = "x".repeat(100_000);
+    let graph = json!({"1": {"class_type": long, "inputs": {}}, "2": {"class_type": "Empty",
+        "inputs": {"width": long, "on": long, "seed": 1}}});
+    let report = check(&Workflow::parse(graph.to_string()).unwrap(), Some(&server()), &Options::default());
+    assert!(!report.problems.is_empty());
+    for problem in report.iter() {
+        assert!(problem.message.len() < 2_100, "{}", problem.message.len());
+    }
+}

@@ -1,7 +1,7 @@
 //! What is known of the workers: their `object_info`, read from the store and parsed once.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use comfyui::ObjectInfo;
@@ -30,16 +30,42 @@ pub(super) struct KnownWorker {
 /// A description that is read once, whoever asks meanwhile; empty inside when it is not readable.
 type Parsed = Arc<OnceCell<Option<Arc<ObjectInfo>>>>;
 
+/// The descriptions that were read, and those that are being read.
+#[derive(Debug, Default)]
+struct Readings(Mutex<HashMap<Sha256, Parsed>>);
+
+impl Readings {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Sha256, Parsed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes sure that a description is read, if there is room for it. A description takes long to read and much memory:
+    /// requests that come at the same time wait for one reading.
+    async fn ensure<E, F>(&self, hash: Sha256, read: impl FnOnce() -> F) -> std::result::Result<(), E>
+    where
+        F: Future<Output = std::result::Result<Option<Arc<ObjectInfo>>, E>>,
+    {
+        let parsed = {
+            let mut known = self.lock();
+            if !known.contains_key(&hash) && known.len() >= MOST {
+                return Ok(());
+            }
+            known.entry(hash).or_default().clone()
+        };
+        parsed.get_or_try_init(read).await.map(|_| ())
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Known {
     store: Arc<dyn Store>,
     list: Mutex<Option<(Instant, Arc<Vec<KnownWorker>>)>>,
-    parsed: Mutex<HashMap<Sha256, Parsed>>,
+    parsed: Readings,
 }
 
 impl Known {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, list: Mutex::default(), parsed: Mutex::default() }
+        Self { store, list: Mutex::default(), parsed: Readings::default() }
     }
 
     /// The workers, as they were at most a second ago.
@@ -74,7 +100,7 @@ impl Known {
         let workers = self.store.workers().await?;
         self.parse_new(&workers).await?;
         let known: Vec<KnownWorker> = {
-            let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut parsed = self.parsed.lock();
             let used: BTreeSet<Sha256> =
                 workers.iter().filter_map(|worker| worker.report.object_info).collect();
             parsed.retain(|hash, _| used.contains(hash));
@@ -89,17 +115,8 @@ impl Known {
         let hashes: BTreeSet<Sha256> =
             workers.iter().filter_map(|worker| worker.report.object_info).collect();
         for hash in hashes {
-            let parsed = {
-                let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
-                if !parsed.contains_key(&hash) && parsed.len() >= MOST {
-                    continue;
-                }
-                parsed.entry(hash).or_default().clone()
-            };
-            // A description takes long to read and much memory: requests that come at the same time wait for one reading.
-            let read = parsed.get_or_try_init(|| self.read(hash)).await;
-            match read {
-                Ok(_) | Err(NotRead::Absent) => {}
+            match self.parsed.ensure(hash, || self.read(hash)).await {
+                Ok(()) | Err(NotRead::Absent) => {}
                 Err(NotRead::Store(error)) => return Err(error),
             }
         }
@@ -166,4 +183,37 @@ pub fn capabilities(labels: BTreeSet<String>, info: &ObjectInfo) -> Capabilities
         models.extend(files.map(str::to_owned));
     }
     Capabilities { labels, nodes, models }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_burst_reads_a_description_once() {
+        let (readings, count) = (Readings::default(), AtomicUsize::new(0));
+        let read = || async {
+            count.fetch_add(1, Ordering::Relaxed);
+            // Everybody has asked before the first reading is done.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Infallible>(Some(Arc::new(ObjectInfo::default())))
+        };
+        let hash = Sha256::of(b"x");
+        futures_util::future::join_all((0..50).map(|_| readings.ensure(hash, read))).await;
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        assert!(readings.lock().get(&hash).is_some_and(|parsed| parsed.get().is_some()));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_read_is_tried_again() {
+        let readings = Readings::default();
+        let hash = Sha256::of(b"x");
+        assert!(readings.ensure(hash, || async { Err(()) }).await.is_err());
+        assert!(readings.ensure(hash, || async { Ok::<_, ()>(None) }).await.is_ok());
+    }
 }

@@ -325,9 +325,30 @@ impl Story {
     fn renamed(&self, json: &str) -> String {
         let name = Value::from(self.name.as_str()).to_string();
         let name = name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or_default();
-        let names = self.inner_names.iter().filter(|inner| **inner != self.name);
-        names.fold(json.to_owned(), |json, inner| json.replace(inner.as_str(), name))
+        let names = self.inner_names.iter().filter(|inner| **inner != self.name && !inner.is_empty());
+        let names: Vec<&str> = names.map(String::as_str).collect();
+        replaced(json, &names, name)
     }
+}
+
+/// The text with every one of these names replaced, in one pass: what was put in is not looked at again, or a name inside a
+/// name would make the text grow with every further one.
+fn replaced(text: &str, names: &[&str], by: &str) -> String {
+    let mut next: Vec<Option<usize>> = names.iter().map(|name| text.find(name)).collect();
+    let mut made = String::with_capacity(text.len());
+    let mut at = 0;
+    while let Some((found, n)) = next.iter().enumerate().filter_map(|(n, found)| Some(((*found)?, n))).min() {
+        made.push_str(&text[at..found]);
+        made.push_str(by);
+        at = found + names[n].len();
+        for (name, next) in names.iter().zip(&mut next) {
+            if next.is_some_and(|next| next < at) {
+                *next = text[at..].find(name).map(|found| at + found);
+            }
+        }
+    }
+    made.push_str(&text[at..]);
+    made
 }
 
 fn now() -> i64 {

@@ -4,7 +4,8 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::{Claim, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport};
+use remuda_core::transition::Ending;
+use remuda_core::{Claim, Failure, FailureClass, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport};
 use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::{
@@ -305,6 +306,7 @@ pub(crate) async fn end(
 ) -> ApiResult<Json<EndReply>> {
     let wire::End { lease, mut ending } = said;
     bounds::ending(&mut ending);
+    let ending = within(ending, state.graph.output_files);
     if let Some(result) = ending.result() {
         check_files(&state, &sidecar, lease, &result.files).await?;
     }
@@ -358,11 +360,6 @@ async fn check_files(
     lease: LeaseRef,
     files: &[OutputFile],
 ) -> ApiResult<()> {
-    let most = state.limits.task_files;
-    if files.len() > most as usize {
-        let error = format!("a task may have {most} output files");
-        return Err(ApiError::over_limit("graph.output_files", error).task(lease.task));
-    }
     if let Some(file) = files.iter().find(|file| !is_own(&file.key, lease)) {
         return Err(foreign_file(&file.key));
     }
@@ -377,6 +374,19 @@ async fn check_files(
         }
     }
     Ok(())
+}
+
+/// An end whose result is not larger than a task may leave. A sidecar has limits of its own, and may not keep to them.
+fn within(ending: Ending, most: usize) -> Ending {
+    match ending.result().map(|result| result.files.len()) {
+        Some(found) if found > most => {
+            let message = format!(
+                "its result was not taken: it names {found} files, and {most} are allowed (the limit is graph.output_files)"
+            );
+            Ending::Failed { failure: Failure::new(FailureClass::Delivery, message), partial: None }
+        }
+        _ => ending,
+    }
 }
 
 /// Give a task back before ComfyUI began

@@ -66,6 +66,7 @@ fn value_of(setting: &Setting) -> String {
         Shape::ComfyUis => "[\"http://127.0.0.1:8188\", \"http://10.0.0.5:8188 gpu=4090\"]".to_owned(),
         Shape::Origins => "[\"https://example.org\"]".to_owned(),
         Shape::List if setting.name == "tasks.tenant_labels" => "[\"alice=pool=a\"]".to_owned(),
+        Shape::Networks => "[\"10.0.0.0/8\"]".to_owned(),
         Shape::List => "[\"remuda.example.org\"]".to_owned(),
         Shape::Url if text.is_empty() => "\"http://10.0.0.2:8080\"".to_owned(),
         Shape::LogLevel => "\"info\"".to_owned(),

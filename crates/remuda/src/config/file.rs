@@ -245,7 +245,7 @@ fn wants(shape: Shape) -> &'static str {
         Shape::Duration => "a duration such as \"30s\" or a number of seconds",
         Shape::Size => "a size such as \"32MiB\" or a number of bytes",
         Shape::Listen => "\"HOST:PORT\" or a port",
-        Shape::List | Shape::Origins => "an array of texts",
+        Shape::List | Shape::Origins | Shape::Networks => "an array of texts",
         Shape::ComfyUis => "an array of URLs",
         _ => "a text",
     }

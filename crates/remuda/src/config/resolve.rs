@@ -87,7 +87,9 @@ impl Entry {
                 text.parse::<Location>().map(|value| value.to_string()).map_err(|error| error.to_string())
             }
             Shape::Source | Shape::LogLevel => Ok(text.to_lowercase()),
-            Shape::List | Shape::Origins | Shape::ComfyUis => Ok(parts(text).collect::<Vec<_>>().join(", ")),
+            Shape::List | Shape::Origins | Shape::Networks | Shape::ComfyUis => {
+                Ok(parts(text).collect::<Vec<_>>().join(", "))
+            }
             _ => Ok(text.to_owned()),
         };
         redact::addresses(&canonical.unwrap_or_else(|_| text.to_owned()))
@@ -186,6 +188,9 @@ pub(super) fn check(setting: &Setting, text: &str) -> Result<(), String> {
         Shape::Listen => of::<Listen>(text),
         Shape::Url => server_url(text).map(drop),
         Shape::List => Ok(()),
+        Shape::Networks => parts(text).try_for_each(|part| {
+            part.parse::<remuda_server::Network>().map(drop).map_err(|error| error.to_string())
+        }),
         Shape::Origins => parts(text).try_for_each(|part| origin(part).map(drop)),
         Shape::Name => name(text),
         Shape::ComfyUis => comfyuis(text).map(drop),

@@ -125,6 +125,8 @@ pub(crate) enum Shape {
     List,
     /// Origins of web pages.
     Origins,
+    /// Addresses of machines or networks.
+    Networks,
     /// A name without blanks and the like.
     Name,
     /// Addresses of ComfyUIs with their labels.
@@ -154,7 +156,7 @@ impl Shape {
             Self::Size => "size",
             Self::Listen => "host:port",
             Self::Url => "URL",
-            Self::List | Self::Origins => "list",
+            Self::List | Self::Origins | Self::Networks => "list",
             Self::Name => "name",
             Self::ComfyUis => "list of URLs",
             Self::Store => "`sqlite:PATH` or `postgres://…`",
@@ -167,6 +169,6 @@ impl Shape {
 
     /// Whether there can be several values.
     pub(super) fn is_list(self) -> bool {
-        matches!(self, Self::List | Self::Origins | Self::ComfyUis)
+        matches!(self, Self::List | Self::Origins | Self::Networks | Self::ComfyUis)
     }
 }

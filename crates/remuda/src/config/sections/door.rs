@@ -16,7 +16,7 @@ static TRUSTED_PROXIES: Setting = Setting {
     name: "server.trusted_proxies",
     env: &["REMUDA_TRUSTED_PROXIES"],
     flags: &[flag("trusted-proxy", "ADDR", SERVE)],
-    shape: Shape::List,
+    shape: Shape::Networks,
     help: "Addresses or networks of proxies whose X-Forwarded-For or Forwarded is believed",
     ..Setting::BASE
 };

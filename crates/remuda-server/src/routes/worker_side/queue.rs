@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 
 use super::bounds;
 use super::deliveries::{is_own, is_stored};
-use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease};
+use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease, too_much};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, read_body_with};
 use crate::state::AppState;
@@ -312,7 +312,7 @@ async fn check_files(
     let most = state.limits.task_files;
     if files.len() > most as usize {
         let error = format!("a task may have {most} output files");
-        return Err(ApiError::over_limit("tasks.max_output_files", error).task(lease.task));
+        return Err(too_much(lease.task, "tasks.max_output_files", error));
     }
     if let Some(file) = files.iter().find(|file| !is_own(&file.key, lease)) {
         return Err(foreign_file(&file.key));

@@ -77,6 +77,7 @@ impl Ranch {
         let id = worker_id_for(&sim.url(), &host_id()).expect("a name");
         let spec = WorkerSpec { id: id.clone(), endpoint: sim.url(), name: None, labels: BTreeSet::new() };
         let client = Client::new(&sim.url()).expect("an address");
+        self.gateway.ground.addresses.add(id.clone(), sim.url());
         let session = SessionOptions {
             survey: self.survey,
             unreachable_after: UNREACHABLE,

@@ -14,7 +14,7 @@ use remuda_core::{
 use remuda_files::{Files, Location};
 use remuda_runner::frames::FrameHub;
 use remuda_runner::source::{ByteStream, Delivered, GatewaySource, NewFile, Source, SourceError};
-use remuda_server::{Server, ServerOptions};
+use remuda_server::{Limits, Server, ServerOptions};
 use remuda_store::{Acquired, AdoptRequest, ClaimRequest, Options, SqliteStore, Store};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -35,14 +35,19 @@ pub(crate) struct Ground {
     pub(crate) hub: FrameHub,
     pub(crate) address: SocketAddr,
     pub(crate) key: ApiKey,
+    /// The server's own.
+    pub(crate) owner: OwnerId,
+    /// Of the servers that are started from now on.
+    pub(crate) limits: Limits,
     server: Option<(CancellationToken, JoinHandle<()>)>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Ground {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let options = Options::new(OwnerId(Uuid::new_v4()));
+        let owner = OwnerId(Uuid::new_v4());
+        let options = Options::new(owner);
         let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.expect("a store");
         let files = Files::open(&Location::directory(dir.path().join("files"))).expect("files");
         // One that nobody takes while the server is away.
@@ -55,8 +60,10 @@ impl Ground {
             hub: FrameHub::default(),
             address,
             key,
+            owner,
+            limits: Limits::default(),
             server: None,
-            _dir: dir,
+            dir,
         };
         ground.allow(&ground.key, [Scope::Worker, Scope::Read, Scope::Submit].into()).await;
         ground.start().await;
@@ -88,11 +95,22 @@ impl Ground {
         let options = ServerOptions {
             drain: Duration::from_millis(500),
             advertise: Some(url(address)),
+            owner: Some(self.owner),
+            limits: self.limits.clone(),
             ..ServerOptions::new(Arc::clone(&self.store), self.files.clone(), hub)
         };
         let stop = CancellationToken::new();
         let server = Server::new(options);
         (stop.clone(), tokio::spawn(async move { server.run(listener, stop).await }))
+    }
+
+    /// Changes the store behind its back while the server is away, to what an older program would have left.
+    pub(crate) async fn as_before(&mut self, statements: &str) {
+        self.store.close().await;
+        let path = self.dir.path().join("remuda.db");
+        rusqlite::Connection::open(&path).expect("the file").execute_batch(statements).expect("a change");
+        let store = SqliteStore::open(&path, Options::new(self.owner)).await.expect("a store");
+        self.store = Arc::new(store);
     }
 
     /// One more server of the installation, until it is told to stop.

@@ -3,9 +3,12 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
 
 mod access;
+mod bounds;
 mod fences;
 mod files;
 mod frames;
 mod ground;
 mod herd;
+mod rights;
+mod upgrade;
 mod waiting;

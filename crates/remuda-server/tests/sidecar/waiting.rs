@@ -77,7 +77,7 @@ async fn a_claim_outlives_the_server_that_it_waits_at() {
     let id = ground.submit().await;
     waiting.await.unwrap();
     let lease = ground.store.lease(id).await.unwrap().unwrap();
-    assert_eq!(lease.owner, sidecar.owner);
+    assert_eq!(lease.worker, sidecar.worker);
 
     // Reports too.
     ground.stop().await;

@@ -12,7 +12,7 @@ use remuda_runner::wire;
 use remuda_store::Error as StoreError;
 
 use super::deliveries::Arrived;
-use super::sidecar::{Sidecar, current, of_lease};
+use super::sidecar::{Sidecar, current, of_lease, too_much};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, TaskPath, skip};
 use crate::routes::assets::timely;
@@ -82,7 +82,7 @@ pub(crate) async fn input(
         (status = 400, description = "It did not arrive whole", body = ErrorBody),
         (status = 409, description = "The lease is another process's", body = ErrorBody),
         (status = 413, description = "It is too large", body = ErrorBody),
-        (status = 429, description = "The task has as many files, or bytes, as one may have", body = ErrorBody),
+        (status = 422, description = "The task has as many files, or bytes, as one may have", body = ErrorBody),
         (status = 507, description = "The disk is full", body = ErrorBody),
     ),
 )]
@@ -100,11 +100,11 @@ pub(crate) async fn output(
     let admitted = async {
         if n >= limits.task_files {
             let error = format!("a task may have {} output files", limits.task_files);
-            return Err(ApiError::over_limit("graph.output_files", error).task(lease.task));
+            return Err(too_much(lease.task, "graph.output_files", error));
         }
         if left == 0 {
             let error = format!("the outputs of a task may have {} bytes together", limits.task_outputs);
-            return Err(ApiError::over_limit("tasks.max_output_total", error).task(lease.task));
+            return Err(too_much(lease.task, "tasks.max_output_total", error));
         }
         if query.size.is_some_and(|size| size > limit) {
             return Err(ApiError::too_large("the file", limit));

@@ -3,7 +3,7 @@
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use remuda_core::{KeyId, Lease, LeaseRef, OwnerId, Tenant};
+use remuda_core::{KeyId, Lease, LeaseRef, OwnerId, TaskId, Tenant};
 use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::Error as StoreError;
@@ -89,6 +89,13 @@ pub(super) async fn current(state: &AppState, sidecar: &Sidecar, lease: LeaseRef
         Some(found) if found.fence == lease.fence && found.owner == sidecar.owner => Ok(found),
         _ => Err(StoreError::Fenced.into()),
     }
+}
+
+/// A task brought back more than a task may: to ask again does not help. `limit` is the name of the setting.
+pub(super) fn too_much(task: TaskId, limit: &'static str, error: String) -> ApiError {
+    let mut new = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "over_limit", error).task(task);
+    new.body.limit = Some(limit);
+    new
 }
 
 /// A file of a result that was not delivered under the lease that reports it.

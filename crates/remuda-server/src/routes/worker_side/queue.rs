@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 
 use super::bounds;
 use super::deliveries::{is_own, is_stored};
-use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease, too_much};
+use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, read_body_with};
 use crate::state::AppState;

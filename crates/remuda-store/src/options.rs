@@ -30,7 +30,14 @@ impl Options {
     pub fn new(owner: OwnerId) -> Self {
         let policy = Policy::default();
         let settle = policy.lease + policy.adoption;
-        Self { policy, owner, settle, documents: DocumentLimits::default(), clock: None, secrets: Keyring::default() }
+        Self {
+            policy,
+            owner,
+            settle,
+            documents: DocumentLimits::default(),
+            clock: None,
+            secrets: Keyring::default(),
+        }
     }
 }
 

@@ -36,7 +36,10 @@ pub async fn a_task_that_harmed_twice_is_set_aside(fixture: impl Fixture) {
     assert_eq!(world.kinds(id).await.last(), Some(&EventKind::Failed));
     assert_eq!(store.counts(None).await.expect("it counts"), Counts { failed: 1, ..Counts::default() });
     // Its holder finds out, and changes nothing.
-    assert!(matches!(store.end(claim.lease.owner, claim.lease.reference(), completed()).await, Err(Error::Fenced)));
+    assert!(matches!(
+        store.end(claim.lease.owner, claim.lease.reference(), completed()).await,
+        Err(Error::Fenced)
+    ));
     assert_eq!(world.task(id).await, task);
     // The worker goes on with something else.
     let next = world.submit(new_task()).await;

@@ -53,7 +53,11 @@ pub async fn what_is_secret_is_for_claims_only(fixture: impl Fixture) {
     assert_eq!(adopted.len(), 1);
     assert_eq!(shown(&adopted[0].input), (whole(), Vec::new()));
     // One that waits for nobody, claimed in the commit that takes it in.
-    world.store.end(adopted[0].lease.owner, adopted[0].lease.reference(), completed()).await.expect("it ends");
+    world
+        .store
+        .end(adopted[0].lease.owner, adopted[0].lease.reference(), completed())
+        .await
+        .expect("it ends");
     let parked = hand.park(false);
     let second = world.submit(paid()).await;
     let claim = parked.await.expect("no panic").expect("a task");

@@ -5,7 +5,9 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, Failure, FailureClass, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport};
+use remuda_core::{
+    Claim, Failure, FailureClass, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport,
+};
 use remuda_pool::Work;
 use remuda_runner::wire;
 use remuda_store::{

@@ -4,6 +4,9 @@ mod access;
 mod changes;
 mod error;
 mod extract;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod janitor;
 pub mod keys_socket;
 mod metrics;

@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("remuda-store", &["remuda-core"]),
     ("remuda-files", &[]),
     ("remuda-testbed", &[]),
+    ("remuda-attack", &["remuda-testbed"]),
     ("remuda-chaos", &["remuda-testbed"]),
     (
         "remuda-bench",

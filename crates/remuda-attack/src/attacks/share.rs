@@ -67,8 +67,9 @@ async fn stalled(stage: &Stage, path: &str, kind: &str) -> Result<()> {
 }
 
 pub(crate) async fn stalled_bodies(stage: Stage) -> Result<Vec<String>> {
-    let large =
-        format!(r#"{{"payload":{},"metadata":{{"a":"{}"}}}}"#, crate::probe::graph(1), "b".repeat(400 << 10));
+    let mut graph = crate::probe::graph(1);
+    graph["2"]["_meta"] = json!({"title": "b".repeat(400 << 10)});
+    let large = json!({"payload": graph, "not_before": "2999-01-01T00:00:00Z"}).to_string();
     let (held, wrong) = tokio::join!(
         stalled(&stage, "/api/v1/tasks", "application/json"),
         beside_json(&stage, "/api/v1/tasks", large)
@@ -78,11 +79,9 @@ pub(crate) async fn stalled_bodies(stage: Stage) -> Result<Vec<String>> {
 }
 
 pub(crate) async fn stalled_prompts(stage: Stage) -> Result<Vec<String>> {
-    let large = format!(
-        r#"{{"prompt":{},"extra_data":{{"a":"{}"}}}}"#,
-        crate::probe::graph(1),
-        "b".repeat(400 << 10)
-    );
+    let mut graph = crate::probe::graph(1);
+    graph["2"]["_meta"] = json!({"title": "b".repeat(400 << 10)});
+    let large = json!({"prompt": graph}).to_string();
     let (held, wrong) =
         tokio::join!(stalled(&stage, "/prompt", "application/json"), beside_json(&stage, "/prompt", large));
     held?;

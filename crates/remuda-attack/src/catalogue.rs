@@ -50,14 +50,14 @@ macro_rules! attacks {
 }
 
 attacks! {
-    "graph-savers" Load Plain true graphs::savers, "two tasks with 12,000 SaveImage nodes each";
+    "graph-savers" Load Plain false graphs::savers, "two tasks with 12,000 SaveImage nodes each";
     "graph-dots" Load Plain true graphs::dots, "names of inputs made of 50,000 dots";
     "graph-infinities" Load Plain true graphs::infinities, "prompts with 15,000 inputs of 1e999";
     "graph-doubled-ids" Load Plain true graphs::doubled, "a graph of 3.4 MB that repeats its ids";
     "graph-targets" Load Plain false graphs::targets, "150,000 outputs and 10,000 targets";
-    "graph-deep" Load Plain true graphs::deep, "values nested 100,000 deep";
-    "graph-chain" Load Plain true graphs::chain, "a chain of 20,000 nodes";
-    "graph-diamonds" Load Plain true graphs::diamonds, "a graph with 2^500 paths";
+    "graph-deep" Load Plain false graphs::deep, "values nested 100,000 deep";
+    "graph-chain" Load Plain false graphs::chain, "a chain of 20,000 nodes";
+    "graph-diamonds" Load Plain false graphs::diamonds, "a graph with 2^500 paths";
     "graph-fan" Load Plain false graphs::fan, "one node with 100,000 inputs";
     "graph-classes" Load Plain false graphs::classes, "20,000 nodes of classes that nobody has";
     "graph-long-names" Load Plain false graphs::long_names, "a class, an id and an input of 1 MB each";
@@ -65,12 +65,12 @@ attacks! {
     "graph-crowd" Load Plain false graphs::crowd, "64 graphs of 3 MB at once, again and again";
     "harmful-restart" Killed Plain true graphs::savers, "a heavy graph, and the server killed twice while it reads it";
     "answers-endless-200" Load Hostile true answers::endless_ok, "a ComfyUI whose answers never end";
-    "answers-endless-500" Load Hostile true answers::endless_error, "a ComfyUI whose errors never end";
+    "answers-endless-500" Load Hostile false answers::endless_error, "a ComfyUI whose errors never end";
     "answers-gzip-bomb" Load Hostile true answers::gzip, "a ComfyUI whose answers unpack for ever";
     "answers-object-info" Load Hostile false answers::object_info, "a ComfyUI with 200,000 nodes";
     "answers-history" Load Hostile false answers::history, "a ComfyUI with a history of 300 MB";
     "answers-queue" Load Hostile false answers::queue, "a ComfyUI with an endless queue";
-    "answers-sockets" Load Hostile true answers::socket_flood, "a ComfyUI that floods its websocket";
+    "answers-sockets" Load Hostile false answers::socket_flood, "a ComfyUI that floods its websocket";
     "answers-socket-frame" Load Hostile false answers::socket_frame, "a ComfyUI that sends a frame without end";
     "answers-output" Load Hostile false answers::output, "a ComfyUI with an output file that never ends";
     "answers-trickle" Load Hostile false answers::trickle, "a ComfyUI that answers one byte a second";
@@ -78,7 +78,7 @@ attacks! {
     "mask-bomb" Load Plain true memory::mask_bomb, "a mask of 1 MB with a text chunk that unpacks to 1 GB";
     "picture-bomb" Load Plain false memory::picture_bomb, "masks and previews of 30,000 by 30,000 pixels";
     "upload-parts" Load Plain false memory::many_parts, "a form with 200,000 parts";
-    "slow-readers-settings" Load Plain true memory::settings, "settings of 180 MB, read by nobody, twelve times";
+    "slow-readers-settings" Load Plain false memory::settings, "settings of 180 MB, read by nobody, twelve times";
     "slow-readers-task" Load Plain true memory::task, "a task of 30 MB, asked for and not read, 40 times";
     "slow-readers-history" Load Plain false memory::history, "a long history, asked for and not read";
     "slow-readers-object-info" Load Plain false memory::object_info, "object_info, asked for and not read, 500 times";
@@ -91,7 +91,7 @@ attacks! {
     "held-requests" Load Plain false share::held, "1,200 requests that wait for the end of a task";
     "sync-requests" Load Plain false share::synchronous, "1,200 synchronous requests of one key";
     "idle-connections" Load Plain true share::idle, "12,000 connections that say nothing";
-    "trickle-headers" Load Plain true share::trickle, "2,000 connections that send one byte of a header a second";
+    "trickle-headers" Load Plain false share::trickle, "2,000 connections that send one byte of a header a second";
     "pipelining" Load Plain false share::pipelining, "100 connections with 2,000 requests in a row, unread";
     "flood" Load Plain false share::flood, "one key asks as fast as it can over 64 connections";
     "flood-no-key" Load Plain false share::flood_no_key, "somebody without a key asks as fast as he can";

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
+/// With the lowest priority, and with as many connections as the machine allows.
+const NICED: &str = r#"ulimit -n "$(ulimit -Hn)"; exec nice -n 19 "$@""#;
+
 /// Attacks, and says after each how it went.
 pub async fn run(options: &Options, mut tell: impl FnMut(&Line)) -> Result<Report> {
     let chosen: Vec<&Attack> = CATALOGUE.iter().filter(|attack| is_chosen(attack, options)).collect();
@@ -78,7 +81,7 @@ async fn load(options: &Options, attack: &Attack) -> Result<Outcome> {
     let mut world = World::start(options, attack.setup).await?;
     let probe = Probe::new(&world.stage, options.patience)?;
     // The first requests of a process are slow.
-    for _ in 0..3 {
+    for _ in 0..2 {
         probe.renders(options.turn).await.map_err(|why| anyhow::anyhow!("before the attack: {why}"))?;
     }
     let quiet = watched(&probe, tokio::time::sleep(options.quiet)).await;
@@ -147,8 +150,19 @@ async fn aftermath(
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
     }
+    // In the short form only those start again of which something is stored that is computed on.
+    let again = !options.quick || attack.kind == Kind::Killed || attack.name.starts_with("graph");
+    if !again {
+        probe.cancel_all(&world.stage.keys.mallory).await;
+        if let Err(why) = probe.renders(options.turn).await {
+            wrong.push(format!("after the attack: {why}"));
+        }
+    }
     if let Err(why) = world.stop().await {
         wrong.push(why);
+    }
+    if !again {
+        return wrong;
     }
     if let Err(why) = world.start_again().await {
         wrong.push(format!("after a restart: {why}"));
@@ -180,8 +194,8 @@ async fn aftermath(
 async fn attacker(options: &Options, attack: &Attack, world: &World) -> Result<Vec<String>> {
     let file = tempfile::NamedTempFile::new()?;
     world.stage.write(file.path())?;
-    let mut command = Command::new("nice");
-    command.args(["-n", "19"]).arg(&options.attacker).arg("--attacker").arg(attack.name);
+    let mut command = Command::new("sh");
+    command.args(["-c", NICED, "sh"]).arg(&options.attacker).arg("--attacker").arg(attack.name);
     command.arg("--stage").arg(file.path()).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(options.longest, command.output()).await;
     // One that is broken off did what it could; the numbers say what that was.

@@ -15,6 +15,9 @@ use tokio::net::TcpListener;
 /// How long the server may take to find the liar.
 const FOUND: Duration = Duration::from_secs(60);
 
+/// How long a lie is told at least: a liar with the lowest priority needs time to say much.
+const LASTS: Duration = Duration::from_secs(10);
+
 /// Plays a ComfyUI that lies, gives it tasks, and asks the gateway for what only it has.
 async fn lie(stage: Stage, lies: Lies) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
@@ -28,7 +31,7 @@ async fn lie(stage: Stage, lies: Lies) -> Result<Vec<String>> {
     while Instant::now() < until {
         if !begun && hostile.told.load(Ordering::Relaxed) > 0 {
             begun = true;
-            until = Instant::now() + stage.while_it_lasts();
+            until = Instant::now() + stage.while_it_lasts().max(LASTS);
         }
         asked += 1;
         let body = json!({"payload": graph(asked), "labels": ["hostile"], "max_retries": 0}).to_string();

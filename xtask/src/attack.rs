@@ -5,6 +5,7 @@
 
 use crate::clients;
 use crate::run::{cargo, root, shown};
+use crate::steps::TEST;
 use anyhow::{Context, Result};
 use clap::Args;
 use std::path::PathBuf;
@@ -45,7 +46,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// The short form: the debug build that the tests have made, and looser times.
 pub(crate) fn quick() -> Result<()> {
-    shown(cargo().args(["build", "--locked", "--package", "remuda", "--package", "remuda-attack"]))?;
+    // The very build of the tests: any other choice of packages would compile half of the dependencies again.
+    shown(cargo().args(TEST).arg("--no-run"))?;
     let built = target().join("debug");
     let attack = |arguments: &[&str]| {
         let mut attack = Command::new(built.join("remuda-attack"));

@@ -86,7 +86,7 @@ const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
 
 /// `--all-targets` without the benches: a bench with its own `main` would run at full length here.
 /// They are still compiled, by clippy. One failing test file does not hide those after it.
-const TEST: [&str; 8] =
+pub(crate) const TEST: [&str; 8] =
     ["test", "--workspace", "--locked", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"];
 
 /// All test programs share one private PostgreSQL: starting one in each would take longer than their tests.

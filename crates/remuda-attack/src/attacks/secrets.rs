@@ -46,9 +46,10 @@ pub(crate) async fn guessing(stage: Stage) -> Result<Vec<String>> {
     }
     // Whoever has a key is not slowed by those who have none.
     let began = Instant::now();
-    let honest = reqwest::Client::builder().timeout(WITHIN).build()?;
+    let patience = if stage.quick { WITHIN } else { Duration::from_secs(2) };
+    let honest = reqwest::Client::builder().timeout(WITHIN * 2).build()?;
     let answer = honest.get(stage.url("/api/v1/tasks")).bearer_auth(&stage.keys.bob).send().await?;
-    if !answer.status().is_success() || began.elapsed() > Duration::from_secs(3) {
+    if !answer.status().is_success() || began.elapsed() > patience {
         wrong.push(format!(
             "the second tenant's key is answered {} after {:?}",
             answer.status(),

@@ -20,6 +20,8 @@ const PYTHON: [&str; 4] = ["comfy-api-simplified", "comfykit", "comfy-cli", "fro
 const LITTLEHORSE: (&str, &str) = ("littlehorse", "crates/littlehorse-double/tests/python");
 /// The same with an HTTP client, for the worker that ours is compared with.
 const BENCH: (&str, &str) = ("littlehorse-bench", "crates/remuda-bench/python");
+/// A fuzzer of described APIs, which `cargo xtask attack fuzz` runs beside our own.
+const SCHEMATHESIS: (&str, &str) = ("schemathesis", "crates/remuda-attack/python");
 /// The folder with `package.json` and its lock.
 const JAVASCRIPT: &str = "javascript";
 /// Holds the list that was installed; the tests compare it, too.
@@ -47,6 +49,14 @@ pub(crate) fn provide_for_bench() -> Result<PathBuf> {
     let list = run::root().join(BENCH.1).join("requirements.txt");
     install(&folder, &list, |folder| environment(folder, &list))?;
     Ok(folder.join("bin/python"))
+}
+
+/// Installs schemathesis, and returns its program.
+pub(crate) fn provide_schemathesis() -> Result<PathBuf> {
+    let folder = target_folder()?.join("clients").join(SCHEMATHESIS.0);
+    let list = run::root().join(SCHEMATHESIS.1).join("requirements.txt");
+    install(&folder, &list, |folder| environment(folder, &list))?;
+    Ok(folder.join("bin/schemathesis"))
 }
 
 /// Every Python client and the folder with its list.
@@ -100,7 +110,9 @@ mod tests {
 
     #[test]
     fn every_list_names_exact_versions_and_no_address() {
-        for (name, folder) in python().chain([(BENCH.0, PathBuf::from(BENCH.1))]) {
+        for (name, folder) in
+            python().chain([BENCH, SCHEMATHESIS].map(|(name, folder)| (name, PathBuf::from(folder))))
+        {
             let list = fs::read_to_string(run::root().join(folder).join("requirements.txt")).unwrap();
             for line in list.lines() {
                 let (package, version) = line.split_once("==").unwrap_or_else(|| panic!("{name}: {line}"));

@@ -62,7 +62,7 @@ fn fuzz(target: &str, seconds: u32) -> Result<()> {
     term::heading(target, &format!("fuzzed for {seconds} s"));
     let started = Instant::now();
     let seeds = seeds::plant(target, &folder().join("corpus").join(target))?;
-    println!("{seeds} seeds from the recordings");
+    println!("{seeds} seeds");
     let limit = format!("-max_total_time={seconds}");
     // A single input that takes ten seconds is a hang, which is a finding as well. Without progress and function
     // names, the few lines at the end can be read.

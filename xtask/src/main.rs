@@ -1,10 +1,11 @@
-//! Developer commands of this repository: `cargo xtask test`, `bench`, `chaos`, `fuzz`.
+//! Developer commands of this repository: `cargo xtask test`, `bench`, `chaos`, `attack`, `fuzz`.
 //!
 //! What a contributor runs and what CI runs is the same code, so that "green here" means "green there".
 //! The crate keeps to very few dependencies: it is built before anything else can be checked.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a developer command speaks on the terminal")]
 
+mod attack;
 mod bench;
 mod chaos;
 mod clients;
@@ -36,6 +37,8 @@ enum Command {
     Bench(bench::Options),
     /// Break everything around real processes at random, and check that nothing was lost or done twice.
     Chaos(chaos::Options),
+    /// Attack a real process from outside, and check that its other guests notice nothing.
+    Attack(attack::Options),
     /// Fuzz the parsers of foreign input, each target for a while.
     Fuzz(fuzz::Options),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Chaos(options) => chaos::run(&options),
+        Command::Attack(options) => attack::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
     };
     match result {

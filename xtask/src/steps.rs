@@ -2,7 +2,7 @@
 
 use crate::run::{cargo, root, shown};
 use crate::tidy::workspace::Workspace;
-use crate::{fuzz, littlehorse, needs, tidy};
+use crate::{attack, fuzz, littlehorse, needs, tidy};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::process::Command;
@@ -22,6 +22,8 @@ pub(crate) enum Step {
     Doc,
     /// Unit and integration tests, examples built.
     Test,
+    /// The short form of the attacks, and a few thousand requests made by chance.
+    Attack,
     /// The examples in the documentation.
     Doctest,
     /// The tests with a real LittleHorse server, where one can be had.
@@ -54,6 +56,7 @@ impl Step {
             Step::Clippy => clippy(),
             Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
             Step::Test => test(),
+            Step::Attack => attack::quick(),
             Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
             Step::Alone => alone(),
             Step::Fuzz => fuzz::check(),
@@ -83,7 +86,7 @@ const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
 
 /// `--all-targets` without the benches: a bench with its own `main` would run at full length here.
 /// They are still compiled, by clippy. One failing test file does not hide those after it.
-const TEST: [&str; 8] =
+pub(crate) const TEST: [&str; 8] =
     ["test", "--workspace", "--locked", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"];
 
 /// All test programs share one private PostgreSQL: starting one in each would take longer than their tests.

@@ -6,6 +6,9 @@ mod compute;
 mod door;
 mod error;
 mod extract;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod janitor;
 pub mod keys_socket;
 mod metrics;

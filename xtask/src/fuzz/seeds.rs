@@ -1,4 +1,5 @@
-//! Where the fuzzer starts: what a real ComfyUI said, from the recordings that the tests use.
+//! Where the fuzzer starts: what a real ComfyUI said, from the recordings that the tests use, and what is kept in `fuzz/seeds`:
+//! small inputs that reach the depth of a parser, and those that once broke one.
 //!
 //! From there it reaches the depth of a parser in seconds; from nothing it would need hours to find out
 //! that there is a word like `execution_cached`.
@@ -10,6 +11,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 const RECORDINGS: &str = "crates/comfyui-sim/tests/recordings";
+
+/// A folder for each target.
+const KEPT: &str = "fuzz/seeds";
 
 /// Long inputs make the fuzzer slow and teach it little.
 const LONGEST: usize = 16 * 1024;
@@ -30,7 +34,15 @@ pub(super) fn plant(target: &str, corpus: &Path) -> Result<usize> {
     for (seed, number) in seeds.iter().zip(1..) {
         std::fs::write(corpus.join(format!("recorded-{number:04}")), seed).context("cannot write a seed")?;
     }
-    Ok(seeds.len())
+    let kept = run::root().join(KEPT).join(target);
+    let mut count = seeds.len();
+    for file in kept.read_dir().into_iter().flatten() {
+        let path = file?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        std::fs::copy(&path, corpus.join(format!("kept-{name}"))).context("cannot copy a seed")?;
+        count += 1;
+    }
+    Ok(count)
 }
 
 fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {
@@ -43,6 +55,8 @@ fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {
         "lenient" => list("exchanges").filter_map(answer).collect(),
         "workflow" => part("/request/body/prompt").collect(),
         "guard" => part("/request/body").chain(part("/request/body/prompt")).collect(),
+        // The first byte chooses the route: 1 is ComfyUI's own.
+        "submit" => part("/request/body").map(|body| [&[1], body.as_slice()].concat()).collect(),
         _ => Vec::new(),
     }
 }

@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("remuda-files", &[]),
     ("remuda-pool", &[]),
     ("remuda-testbed", &[]),
+    ("remuda-attack", &["remuda-testbed"]),
     ("remuda-chaos", &["remuda-testbed"]),
     (
         "remuda-bench",

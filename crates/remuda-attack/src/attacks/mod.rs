@@ -1,0 +1,14 @@
+//! What attackers do, by topic. Each function returns what it should not have been able to do.
+
+pub(crate) mod answers;
+mod enter;
+pub(crate) mod graphs;
+pub(crate) mod memory;
+pub(crate) mod names;
+pub(crate) mod pages;
+pub(crate) mod pictures;
+pub(crate) mod secrets;
+pub(crate) mod share;
+pub(crate) mod workers;
+
+pub use enter::attacker;

@@ -1,0 +1,297 @@
+//! Keys, and what is kept of them.
+
+use crate::raw::{Client, answer_to, closes, connect, head};
+use crate::stage::Stage;
+use crate::world::make_key;
+use anyhow::{Context, Result};
+use reqwest::Method;
+use serde_json::json;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const WITHIN: Duration = Duration::from_secs(10);
+/// A stream of a revoked key ends within a second; a loaded machine may take a little longer to notice.
+const REVOKED: Duration = Duration::from_millis(1_500);
+
+/// Where guesses come from: an address of their own, which may be slowed for a while.
+const GUESSER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 68);
+/// Long enough to be a nuisance for whoever guesses.
+const SLOWED: Duration = Duration::from_secs(10);
+
+pub(crate) async fn guessing(stage: Stage) -> Result<Vec<String>> {
+    let guesser =
+        reqwest::Client::builder().local_address(IpAddr::V4(GUESSER)).timeout(WITHIN * 3).build()?;
+    let mut wrong = Vec::new();
+    let began = Instant::now();
+    let mut slowed = false;
+    const GUESSES: u32 = 200;
+    for n in 0..GUESSES {
+        let guess = guesser.get(stage.url("/api/v1/tasks")).bearer_auth(format!("rmd_{n:064}"));
+        match guess.send().await?.status().as_u16() {
+            401 => {}
+            429 => slowed = true,
+            status => wrong.push(format!("a wrong key is answered {status}")),
+        }
+        slowed |= began.elapsed() > SLOWED;
+        if slowed {
+            break;
+        }
+    }
+    if !slowed {
+        let took = began.elapsed().as_secs_f64();
+        wrong.push(format!("{GUESSES} keys were tried in {took:.1} s, and nothing slowed them"));
+    }
+    // Whoever has a key is not slowed by those who have none.
+    let began = Instant::now();
+    let patience = if stage.quick { WITHIN } else { Duration::from_secs(2) };
+    let honest = reqwest::Client::builder().timeout(WITHIN * 2).build()?;
+    let answer = honest.get(stage.url("/api/v1/tasks")).bearer_auth(&stage.keys.bob).send().await?;
+    if !answer.status().is_success() || began.elapsed() > patience {
+        wrong.push(format!(
+            "the second tenant's key is answered {} after {:?}",
+            answer.status(),
+            began.elapsed()
+        ));
+    }
+    let log = std::fs::read_to_string(&stage.log)?.to_lowercase();
+    let told = log
+        .lines()
+        .any(|line| line.contains("warn") && ["key", "login"].iter().any(|word| line.contains(word)));
+    if !told {
+        wrong.push("the log says nothing of wrong keys".to_owned());
+    }
+    if log.contains(&format!("rmd_{:064}", 1)) {
+        wrong.push("the log repeats a key that was tried".to_owned());
+    }
+    let metrics = honest.get(stage.url("/metrics")).bearer_auth(&stage.keys.admin).send().await?;
+    let metrics = metrics.text().await?.to_lowercase();
+    let counted = metrics.lines().any(|line| {
+        !line.starts_with('#')
+            && ["login", "auth", "unauthorized", "refused_keys", "wrong_keys"]
+                .iter()
+                .any(|word| line.contains(word))
+    });
+    if !counted {
+        wrong.push("/metrics does not count wrong keys".to_owned());
+    }
+    Ok(wrong)
+}
+
+pub(crate) async fn revoked(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let made = made_key(&stage)?;
+    let (id, key) = (
+        made["id"].as_str().context("a key without an id")?.to_owned(),
+        made["key"].as_str().context("no key")?.to_owned(),
+    );
+    let body = json!({"payload": crate::probe::graph(1), "not_before": "2999-01-01T00:00:00Z"});
+    let task = client.task(&key, &body).await?;
+    let mut wrong = Vec::new();
+    let upgrade = [
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let text = body.to_string();
+    let length = text.len().to_string();
+    let held =
+        [("Prefer", "wait=60"), ("Content-Type", "application/json"), ("Content-Length", length.as_str())];
+    let requests = [
+        ("an event stream", head("GET", &format!("/api/v1/tasks/{task}/events"), &stage.server, &key, &[])),
+        ("a websocket", head("GET", "/ws", &stage.server, &key, &upgrade)),
+        ("a held request", head("POST", "/api/v1/tasks", &stage.server, &key, &held) + &text),
+    ];
+    let mut open = Vec::new();
+    for (what, request) in requests {
+        let mut stream = connect(&stage.server).await?;
+        if what == "a held request" {
+            tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await?;
+        } else {
+            let (status, _) = answer_to(&mut stream, request.as_bytes(), WITHIN).await?;
+            anyhow::ensure!(status < 300, "{what} is answered {status}");
+        }
+        open.push((what, stream));
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let revoked =
+        Command::new(&stage.remuda).args(["keys", "revoke", &id, "--data"]).arg(&stage.data).output()?;
+    anyhow::ensure!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+    let looked = open.iter_mut().map(|(what, stream)| async move {
+        // A held request may also be answered, on a connection that stays.
+        let ended = match *what {
+            "a held request" => {
+                let mut piece = [0; 1024];
+                let read = tokio::io::AsyncReadExt::read(stream, &mut piece);
+                tokio::time::timeout(allowed(stage.quick), read).await.is_ok()
+            }
+            _ => closes(stream, allowed(stage.quick)).await,
+        };
+        (*what, ended)
+    });
+    for (what, ended) in futures_util::future::join_all(looked).await {
+        if !ended {
+            wrong.push(format!("{what} of a revoked key goes on"));
+        }
+    }
+    if client.get("/api/v1/tasks", &key).await?.status != 401 {
+        wrong.push("a revoked key still opens".to_owned());
+    }
+    Ok(wrong)
+}
+
+fn allowed(quick: bool) -> Duration {
+    if quick { REVOKED * 3 } else { REVOKED }
+}
+
+fn made_key(stage: &Stage) -> Result<serde_json::Value> {
+    let make = ["keys", "make", "--json", "--name", "short", "--tenant", "mallory", "--data"];
+    let output = Command::new(&stage.remuda).args(make).arg(&stage.data).output()?;
+    let made: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    Ok(match made.get("record") {
+        Some(record) => json!({"id": record["id"], "key": made["key"]}),
+        None => made,
+    })
+}
+
+pub(crate) async fn permissions(stage: Stage) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    let mode = |path: &Path| Ok::<_, std::io::Error>(std::fs::metadata(path)?.permissions().mode() & 0o777);
+    if mode(&stage.data)? != 0o700 {
+        wrong.push(format!("the data directory, which existed, has mode {:o}", mode(&stage.data)?));
+    }
+    for entry in std::fs::read_dir(&stage.data)?.flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let private = path.is_file()
+            && ((name.starts_with("remuda.db") && !name.ends_with("lock"))
+                || name == "owner"
+                || name.contains("secret"));
+        if private && mode(&path)? != 0o600 {
+            wrong.push(format!("{name} has mode {:o}", mode(&path)?));
+        }
+    }
+    Ok(wrong)
+}
+
+pub(crate) async fn at_rest(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let planted = "comfyui-PLANTED-PAID-KEY-8f2d1c";
+    let graph = json!({
+        "1": {"class_type": "RigProgress", "inputs":
+            {"steps": 12, "step_ms": 250, "preview": "none", "preview_size": 16, "seed": 1}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    });
+    let body = json!({"prompt": graph, "extra_data": {"api_key_comfy_org": planted, "auth_token_comfy_org": planted}});
+    let answer = client.post("/prompt", &stage.keys.mallory, body.to_string()).await?;
+    anyhow::ensure!(answer.is_success(), "a prompt with a paid key is refused: {}", answer.text());
+    let mut wrong = Vec::new();
+    for when in ["while it waits or runs", "after its end"] {
+        if let Some(file) = holds(&stage.data, planted.as_bytes()) {
+            wrong.push(format!("{when} the paid key is readable in {file}"));
+        }
+        if std::fs::read_to_string(&stage.log)?.contains(planted) {
+            wrong.push(format!("{when} the paid key is in the log"));
+        }
+        let id = answer.json()["prompt_id"].as_str().unwrap_or_default().to_owned();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            let history = client.get(&format!("/history/{id}"), &stage.keys.mallory).await?;
+            if history.json().get(&id).is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+    for path in ["/history", "/queue", "/api/jobs"] {
+        let shown = client.get(path, &stage.keys.mallory).await?;
+        if String::from_utf8_lossy(&shown.body).contains(planted) {
+            wrong.push(format!("{path} shows the paid key"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// A file below the folder that contains these bytes.
+fn holds(folder: &Path, bytes: &[u8]) -> Option<String> {
+    for entry in std::fs::read_dir(folder).ok()?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            if let Some(found) = holds(&path, bytes) {
+                return Some(found);
+            }
+        } else if std::fs::read(&path)
+            .is_ok_and(|content| content.windows(bytes.len()).any(|part| part == bytes))
+        {
+            return Some(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    None
+}
+
+pub(crate) async fn endpoints(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let mut wrong = Vec::new();
+    let list = client.get("/api/v1/workers", &stage.keys.bob).await?.json();
+    let workers = list["workers"].as_array().cloned().unwrap_or_default();
+    anyhow::ensure!(!workers.is_empty(), "no worker is shown");
+    let id = workers[0]["id"].as_str().unwrap_or_default().to_owned();
+    let one = client.get(&format!("/api/v1/workers/{id}"), &stage.keys.bob).await?.json();
+    for worker in workers.iter().chain([&one]) {
+        if !worker["endpoint"].is_null() || !worker["port"].is_null() {
+            wrong.push(format!("the address {} is shown without the scope admin", worker["endpoint"]));
+        }
+    }
+    let list = client.get("/api/v1/workers", &stage.keys.admin).await?.json();
+    if list["workers"][0]["endpoint"].as_str().is_none() {
+        wrong.push("an operator does not see the address of a worker".to_owned());
+    }
+    wrong.dedup();
+    Ok(wrong)
+}
+
+pub(crate) async fn scopes(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let make = |scopes: &[&str]| make_key(&stage.remuda, &stage.data, "narrow", "mallory", scopes);
+    let (read, submit) = (make(&["read"])?, make(&["submit"])?);
+    let graph = json!({"payload": crate::probe::graph(1)}).to_string();
+    let prompt = json!({"prompt": crate::probe::graph(1)}).to_string();
+    let tries: Vec<(&str, &str, Method, &str, String)> = vec![
+        ("read", &read, Method::POST, "/api/v1/tasks", graph.clone()),
+        ("read", &read, Method::POST, "/prompt", prompt.clone()),
+        ("read", &read, Method::POST, "/api/v1/assets?filename=a", "x".to_owned()),
+        ("read", &read, Method::GET, "/metrics", String::new()),
+        ("read", &read, Method::GET, "/api/v1/worker/installation", String::new()),
+        (
+            "read",
+            &read,
+            Method::GET,
+            "/internal/v1/frames/5a5a5a5a-0000-4000-8000-000000000001",
+            String::new(),
+        ),
+        ("submit", &submit, Method::GET, "/metrics", String::new()),
+        ("submit", &submit, Method::POST, "/api/v1/worker/acquire", "{}".to_owned()),
+        ("worker", &stage.keys.worker, Method::POST, "/api/v1/tasks", graph.clone()),
+        ("worker", &stage.keys.worker, Method::POST, "/prompt", prompt),
+        ("worker", &stage.keys.worker, Method::GET, "/api/v1/tasks", String::new()),
+        ("worker", &stage.keys.worker, Method::GET, "/history", String::new()),
+        ("worker", &stage.keys.worker, Method::GET, "/settings", String::new()),
+        ("worker", &stage.keys.worker, Method::GET, "/metrics", String::new()),
+        ("no", "", Method::GET, "/api/v1/tasks", String::new()),
+        ("no", "", Method::GET, "/object_info", String::new()),
+        ("no", "", Method::POST, "/api/v1/tasks", graph),
+    ];
+    let mut wrong = Vec::new();
+    for (scope, key, method, path, body) in tries {
+        let request = client
+            .request(method.clone(), path, key)
+            .header("remuda-owner", "5a5a5a5a-0000-4000-8000-000000000001");
+        let answer = client.send(request.header("content-type", "application/json").body(body)).await?;
+        if !matches!(answer.status, 401 | 403 | 404) {
+            wrong.push(format!("{method} {path} with the scope {scope}: {}", answer.status));
+        }
+    }
+    Ok(wrong)
+}

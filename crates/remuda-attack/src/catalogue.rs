@@ -1,0 +1,148 @@
+//! Every attack by its name.
+
+use crate::attacks::{answers, graphs, memory, names, pages, secrets, share, workers};
+use crate::stage::{Setup, Stage};
+use anyhow::Result;
+use futures_util::future::BoxFuture;
+
+/// What an attack is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// By what the second tenant feels, by memory, and by whether the server starts again.
+    Load,
+    /// By what the attacker gets.
+    Check,
+    /// As a load, and the server is killed twice in the middle of it.
+    Killed,
+}
+
+/// What an attacker does; it returns what it should not have been able to do.
+type Deed = fn(Stage) -> BoxFuture<'static, Result<Vec<String>>>;
+
+/// One attack.
+#[derive(Debug, Clone, Copy)]
+pub struct Attack {
+    /// Its name.
+    pub name: &'static str,
+    /// What is tried, in one line.
+    pub what: &'static str,
+    /// What it is judged by.
+    pub kind: Kind,
+    /// What is attacked.
+    pub setup: Setup,
+    /// Whether it is part of the short form.
+    pub quick: bool,
+    pub(crate) deed: Deed,
+}
+
+macro_rules! attacks {
+    ($($name:literal $kind:ident $setup:ident $quick:literal $deed:path, $what:literal;)*) => {
+        /// Every attack, in the order in which they are made.
+        pub const CATALOGUE: &[Attack] = &[$(Attack {
+            name: $name,
+            what: $what,
+            kind: Kind::$kind,
+            setup: Setup::$setup,
+            quick: $quick,
+            deed: |stage| Box::pin($deed(stage)),
+        }),*];
+    };
+}
+
+attacks! {
+    "graph-savers" Load Plain false graphs::savers, "two tasks with 12,000 SaveImage nodes each";
+    "graph-dots" Load Plain true graphs::dots, "names of inputs made of 50,000 dots";
+    "graph-infinities" Load Plain true graphs::infinities, "prompts with 15,000 inputs of 1e999";
+    "graph-doubled-ids" Load Plain true graphs::doubled, "a graph of 3.4 MB that repeats its ids";
+    "graph-targets" Load Plain false graphs::targets, "150,000 outputs and 10,000 targets";
+    "graph-deep" Load Plain false graphs::deep, "values nested 100,000 deep";
+    "graph-chain" Load Plain false graphs::chain, "a chain of 20,000 nodes";
+    "graph-diamonds" Load Plain false graphs::diamonds, "a graph with 2^500 paths";
+    "graph-fan" Load Plain false graphs::fan, "one node with 100,000 inputs";
+    "graph-classes" Load Plain false graphs::classes, "20,000 nodes of classes that nobody has";
+    "graph-long-names" Load Plain false graphs::long_names, "a class, an id and an input of 1 MB each";
+    "graph-placements" Load Plain false graphs::placements, "20,000 inputs that name one asset";
+    "graph-crowd" Load Plain false graphs::crowd, "64 graphs of 3 MB at once, again and again";
+    "harmful-restart" Killed Plain true graphs::savers, "a heavy graph, and the server killed twice while it reads it";
+    "answers-endless-200" Load Hostile true answers::endless_ok, "a ComfyUI whose answers never end";
+    "answers-endless-500" Load Hostile false answers::endless_error, "a ComfyUI whose errors never end";
+    "answers-gzip-bomb" Load Hostile true answers::gzip, "a ComfyUI whose answers unpack for ever";
+    "answers-object-info" Load Hostile false answers::object_info, "a ComfyUI with 200,000 nodes";
+    "answers-history" Load Hostile false answers::history, "a ComfyUI with a history of 300 MB";
+    "answers-queue" Load Hostile false answers::queue, "a ComfyUI with an endless queue";
+    "answers-sockets" Load Hostile false answers::socket_flood, "a ComfyUI that floods its websocket";
+    "answers-socket-frame" Load Hostile false answers::socket_frame, "a ComfyUI that sends a frame without end";
+    "answers-output" Load Hostile false answers::output, "a ComfyUI with an output file that never ends";
+    "answers-trickle" Load Hostile false answers::trickle, "a ComfyUI that answers one byte a second";
+    "answers-redirect" Check Hostile true answers::redirect, "a ComfyUI that sends the gateway to another address";
+    "mask-bomb" Load Plain true memory::mask_bomb, "a mask of 1 MB with a text chunk that unpacks to 1 GB";
+    "picture-bomb" Load Plain false memory::picture_bomb, "masks and previews of 30,000 by 30,000 pixels";
+    "upload-parts" Load Plain false memory::many_parts, "a form with 200,000 parts";
+    "slow-readers-settings" Load Plain false memory::settings, "settings of 180 MB, read by nobody, twelve times";
+    "slow-readers-task" Load Plain true memory::task, "a task of 30 MB, asked for and not read, 40 times";
+    "slow-readers-history" Load Plain false memory::history, "a long history, asked for and not read";
+    "slow-readers-object-info" Load Plain false memory::object_info, "object_info, asked for and not read, 500 times";
+    "stalled-bodies" Load Plain true share::stalled_bodies, "200 tasks whose bodies do not come";
+    "stalled-uploads" Load Plain true share::stalled_uploads, "200 uploads whose bodies do not come";
+    "stalled-prompts" Load Plain false share::stalled_prompts, "200 prompts whose bodies do not come";
+    "unread-downloads" Load Plain true share::unread_downloads, "600 downloads that nobody reads";
+    "sockets" Load Plain true share::sockets, "4,200 websockets of one key";
+    "streams" Load Plain false share::streams, "2,000 event streams of one key";
+    "held-requests" Load Plain false share::held, "1,200 requests that wait for the end of a task";
+    "sync-requests" Load Plain false share::synchronous, "1,200 synchronous requests of one key";
+    "idle-connections" Load Plain true share::idle, "12,000 connections that say nothing";
+    "trickle-headers" Load Plain false share::trickle, "2,000 connections that send one byte of a header a second";
+    "pipelining" Load Plain false share::pipelining, "100 connections with 2,000 requests in a row, unread";
+    "flood" Load Plain false share::flood, "one key asks as fast as it can over 64 connections";
+    "flood-no-key" Load Plain false share::flood_no_key, "somebody without a key asks as fast as he can";
+    "hoard-settings" Check Plain false share::hoard_settings, "settings and user data without end";
+    "worker-key-spy" Check Sidecar true workers::spy, "reads the leases of another's worker";
+    "worker-key-spoof" Check Sidecar true workers::spoof, "says the id of another's process and takes its tasks";
+    "worker-key-end" Check Sidecar true workers::forge_end, "reports the end of another's task";
+    "worker-key-release" Check Sidecar true workers::release, "lets go of another's worker";
+    "worker-key-give-back" Check Sidecar true workers::give_back, "gives back another's task";
+    "worker-key-discard" Check Sidecar true workers::discard, "deletes the outputs of another's task";
+    "worker-key-beat" Check Sidecar true workers::beat, "renews another's lease and sets its progress";
+    "worker-key-frames" Check Sidecar true workers::frames, "speaks in another's task";
+    "worker-key-name" Check Sidecar true workers::same_name, "registers a worker under another's name";
+    "worker-key-gateway" Check Plain true workers::gateway, "registers an address under the gateway's own id, to be fetched";
+    "worker-key-delivery" Check Sidecar true workers::delivery, "delivers files with .. in their names";
+    "worker-key-hoard" Check Plain false workers::hoard, "registers workers and object_info without end";
+    "loader-names" Check Plain true names::loaders, "LoadImage with paths of the host and of other tenants";
+    "long-names" Check Page true names::long, "names of 5,000 characters in every place";
+    "symlinks" Check Page true names::links, "links that leave the folder, and dotfiles";
+    "traversal" Check Page true names::traversal, "every spelling of .. on every route with a path";
+    "worker-pages" Check Hostile true pages::worker_html, "an HTML page from a worker, on the API's origin";
+    "nosniff" Check Plain true pages::nosniff, "outputs and uploads that could be pages";
+    "foreign-cookie" Check Plain true pages::cookie, "/?token= from a foreign page";
+    "host-list" Check Open true pages::host_list, "a list in one Host header, and foreign hosts";
+    "rebinding" Check Insecure true pages::rebinding, "DNS rebinding against --insecure --cors-origin *";
+    "login-guessing" Check Plain true secrets::guessing, "wrong keys, one after the other";
+    "revoked-key" Check Plain true secrets::revoked, "streams, sockets and held requests of a revoked key";
+    "permissions" Check Plain true secrets::permissions, "other users of the machine read the data directory";
+    "secrets-at-rest" Check Plain true secrets::at_rest, "a paid key, looked for in every file of the data directory";
+    "workers-endpoint" Check Plain true secrets::endpoints, "addresses of workers, asked for without the scope admin";
+    "scopes" Check Plain true secrets::scopes, "every key on every route that it has no scope for";
+}
+
+impl Attack {
+    /// The attack of this name.
+    pub fn named(name: &str) -> Option<&'static Attack> {
+        CATALOGUE.iter().find(|attack| attack.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_can_be_typed() {
+        let names: BTreeSet<&str> = CATALOGUE.iter().map(|attack| attack.name).collect();
+        assert_eq!(names.len(), CATALOGUE.len());
+        for name in names {
+            assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'), "{name}");
+        }
+    }
+}

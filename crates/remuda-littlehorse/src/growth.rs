@@ -1,15 +1,12 @@
 //! Inputs of tasks, in the table of everything that must grow with its input; see the one of the crate `comfyui`.
 
-#[path = "../../comfyui/src/growth/measure.rs"]
-mod measure;
-
 use std::hint::black_box;
 
 use comfyui::workflow::Limits;
 use littlehorse::{Input, Value};
 
 use crate::input;
-use measure::{case, check};
+use remuda_testbed::growth::{case, check};
 
 #[test]
 fn inputs_grow_with_their_graphs() {

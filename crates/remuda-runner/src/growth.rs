@@ -1,9 +1,6 @@
 //! The table of all functions of a runner over graphs and results, as the one of the crate `comfyui`: each is run with the
 //! input that would cost it most, and must grow with it. tidy (in `cargo xtask test`) refuses one that is in no such table.
 
-#[path = "../../comfyui/src/growth/measure.rs"]
-mod measure;
-
 use std::hint::black_box;
 
 use comfyui::guard::{self, Options};
@@ -13,7 +10,7 @@ use remuda_core::{Capabilities, TaskId};
 use crate::decide::edits::{self, Placed};
 use crate::decide::{graph, progress};
 use crate::preflight;
-use measure::{Case, case, check};
+use remuda_testbed::growth::{Case, case, check};
 
 /// A graph of `n` nodes, each made by `node` from its number.
 fn of_nodes(n: usize, node: impl Fn(usize) -> String) -> Workflow {
@@ -53,6 +50,23 @@ fn table() -> Vec<Case> {
                 .collect();
             Box::new(move || {
                 black_box(edits::edit(&workflow, Some(TaskId::new()), &placed).unwrap());
+            })
+        }),
+        case(&["paths::check"], "every loader linked to one node with as many inputs", 300, |n| {
+            let inputs: Vec<String> = (0..n).map(|at| format!("\"i{at}\": {at}")).collect();
+            let hub = format!(r#"{{"class_type": "Hub", "inputs": {{{}}}}}"#, inputs.join(", "));
+            let load = r#"{"class_type": "LoadImage", "inputs": {"image": ["0", 0]}}"#;
+            let workflow = of_nodes(n, |at| if at == 0 { hub.clone() } else { load.to_owned() });
+            Box::new(move || {
+                black_box(preflight::growth::paths_checked(&workflow).unwrap());
+            })
+        }),
+        case(&["paths::check"], "one long name for every loader", 300, |n| {
+            let text = format!(r#"{{"class_type": "Text", "inputs": {{"text": "{}"}}}}"#, "a/".repeat(n));
+            let load = r#"{"class_type": "ReadAnything", "inputs": {"path": ["0", 0]}}"#;
+            let workflow = of_nodes(n, |at| if at == 0 { text.clone() } else { load.to_owned() });
+            Box::new(move || {
+                black_box(preflight::growth::paths_checked(&workflow).unwrap());
             })
         }),
         case(&["edits::edit"], "one id that stands many times", 300, |n| {

@@ -120,7 +120,7 @@ async fn a_process_that_does_not_turn_still_stops() {
     let args = ["serve", "--json", "--listen", "127.0.0.1:0", "--data", &data, "--drain", "1s"];
     let mut server = rig.running(&args).await;
     rig.fault("hold");
-    until_live_says(&server.url().to_owned(), 503).await;
+    until_live_says(server.url(), 503).await;
     server.program.term().unwrap();
     let status = server.program.wait_exit(PATIENCE).await.expect("it ends");
     assert_eq!(status.code(), Some(1), "{status:?}");

@@ -4,10 +4,10 @@ use std::hint::black_box;
 
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::measure::{Case, Work, case};
 use crate::guard::{self, Options};
 use crate::object_info::ObjectInfo;
 use crate::workflow::{Limits, Workflow};
+use remuda_testbed::growth::{Case, Work, case};
 
 /// A graph of `n` nodes, each made by `node` from its number.
 fn graph(n: usize, node: impl Fn(usize) -> String) -> String {

@@ -2,15 +2,14 @@
 //! cost it most, and must grow with it. tidy (in `cargo xtask test`) refuses a public one that is in no such table.
 
 mod graphs;
-mod measure;
 mod results;
 
 #[test]
 fn everything_over_a_graph_grows_with_it() {
-    measure::check(&graphs::table());
+    remuda_testbed::growth::check(&graphs::table());
 }
 
 #[test]
 fn everything_over_a_result_grows_with_it() {
-    measure::check(&results::table());
+    remuda_testbed::growth::check(&results::table());
 }

@@ -4,10 +4,10 @@ use std::hint::black_box;
 
 use serde_json::value::RawValue;
 
-use super::measure::{Case, case};
 use crate::outputs::{Limits, NodeOutput, Outputs};
 use crate::prompt::Refusal;
 use crate::{HistoryEntry, Outcome, lenient};
+use remuda_testbed::growth::{Case, case};
 
 fn raw(text: String) -> Box<RawValue> {
     RawValue::from_string(text).unwrap()
@@ -47,7 +47,7 @@ pub(super) fn table() -> Vec<Case> {
                 "NodeOutput::files",
             ],
             "many files of one node, and one flag too few",
-            400,
+            2_400,
             |n| {
                 let flags = vec!["false"; n + 1].join(", ");
                 let ui = raw(format!("{{\"animated\": [{flags}], \"images\": [{}]}}", files(n)));
@@ -70,7 +70,7 @@ pub(super) fn table() -> Vec<Case> {
                 "Tracker::history",
             ],
             "many nodes, all from the cache",
-            200,
+            2_400,
             |n| {
                 let entry = entry(n);
                 Box::new(move || {

@@ -9,7 +9,7 @@ use remuda_core::Sha256;
 
 use super::verdict::{self, Case};
 use super::workers::KnownWorker;
-use super::{Refusal, Words, fingerprint, placements, words};
+use super::{Refusal, Words, fingerprint, paths, placements, words};
 use crate::limits::GraphLimits;
 
 pub(crate) fn fingerprints(workflow: &Workflow) -> (Option<i64>, i64) {
@@ -38,4 +38,8 @@ pub(crate) fn judged(workflow: &Workflow, info: &ObjectInfo) -> Result<usize, Re
 pub(crate) fn words(workflow: &Workflow, info: &ObjectInfo, report: &Report) -> Words {
     std::hint::black_box(words::node_errors(workflow, Some(info), report.iter()));
     Words::of_problems(workflow, Some(info), report.iter(), String::new())
+}
+
+pub(crate) fn paths_checked(workflow: &Workflow) -> Result<(), Refusal> {
+    paths::check(workflow, &Default::default(), &[])
 }

@@ -51,7 +51,8 @@ impl Hosts {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let host = host.or_else(|| uri.authority().map(|authority| authority.as_str())).unwrap_or_default();
         // Also where everybody may ask: the browsers of everybody would.
-        if !self.is_ours(name_of(host)) && !(self.insecure && is_local(name_of(host))) {
+        let known = self.is_ours(name_of(host)) || (self.insecure && is_local(name_of(host)));
+        if !known {
             let error = format!(
                 "this server is not called {:?}: name it with --allowed-host, or make a key",
                 name_of(host).chars().take(80).collect::<String>()

@@ -1,15 +1,12 @@
 //! Answers of the synchronous handler, in the table of everything that must grow with its input; see the one of the crate `comfyui`.
 
-#[path = "../../../comfyui/src/growth/measure.rs"]
-mod measure;
-
 use std::hint::black_box;
 use std::time::Duration;
 
 use remuda_core::{OutputFile, Sha256, TaskId, TaskResult};
 
 use super::answer;
-use measure::{case, check};
+use remuda_testbed::growth::{case, check};
 
 #[test]
 fn answers_grow_with_their_files() {

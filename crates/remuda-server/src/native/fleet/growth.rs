@@ -1,14 +1,11 @@
 //! Merges of descriptions, in the table of everything that must grow with its input; see the one of the crate `comfyui`.
 
-#[path = "../../../../comfyui/src/growth/measure.rs"]
-mod measure;
-
 use std::hint::black_box;
 
 use serde_json::{Value, json};
 
 use super::merge::{Description, add_choices, merge};
-use measure::{case, check};
+use remuda_testbed::growth::{case, check};
 
 fn description(name: &str, classes: usize, choices: usize, shift: usize) -> Description {
     let list: Vec<Value> = (shift..choices + shift).map(|at| json!(format!("m{at}.safetensors"))).collect();

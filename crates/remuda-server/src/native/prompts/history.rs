@@ -124,7 +124,7 @@ pub(super) async fn one(
     let found = find_whole(&state, &caller.tenant, &id).await?;
     let shown = found.filter(|(task, _)| task.status.is_terminal() && task.hidden_at.is_none());
     let entry = match shown {
-        Some((task, input)) => text(&state, task, input, |task, input| entry(task, input)).await?.transpose(),
+        Some((task, input)) => text(&state, task, input, entry).await?.transpose(),
         None => Ok(None),
     };
     let entry = entry.map_err(|error| ApiError::internal(error.to_string()))?.unwrap_or_default();

@@ -1,8 +1,5 @@
 //! Stories of prompts, in the table of everything that must grow with its input; see the one of the crate `comfyui`.
 
-#[path = "../../../../comfyui/src/growth/measure.rs"]
-mod measure;
-
 use std::hint::black_box;
 
 use remuda_core::{Status, TaskResult};
@@ -12,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::story::Story;
 use super::tests::task;
 use crate::native::names;
-use measure::{case, check};
+use remuda_testbed::growth::{case, check};
 
 #[test]
 fn stories_grow_with_what_is_told() {

@@ -85,7 +85,8 @@ impl fmt::Debug for Split {
 /// Takes the secret members out of `extra_data`. `None`: it has none.
 pub fn split(extra_data: &RawValue) -> Option<Split> {
     let members: Members<'_> = serde_json::from_str(extra_data.get()).ok()?;
-    let (secret, open): (Vec<_>, Vec<_>) = members.0.into_iter().partition(|(name, _)| is_secret(name));
+    let (secret, open): (Vec<_>, Vec<_>) =
+        members.0.into_iter().partition(|(name, value)| is_secret(name) && !is_nothing(value));
     if secret.is_empty() {
         return None;
     }
@@ -93,6 +94,11 @@ pub fn split(extra_data: &RawValue) -> Option<Split> {
     names.dedup();
     let open = RawValue::from_string(object(&open)).ok()?;
     Some(Split { open, secret: object(&secret), names })
+}
+
+/// Clients send the field also when they have no key.
+fn is_nothing(value: &RawValue) -> bool {
+    matches!(value.get(), "null" | "\"\"" | "{}" | "[]")
 }
 
 /// Puts the secret members back. `None`: one of them is no JSON object, so something was changed in between.
@@ -149,6 +155,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_without_a_value_is_no_secret() {
+        let split = |text: &str| split(&RawValue::from_string(text.to_owned()).unwrap());
+        assert!(split(r#"{"api_key_comfy_org": "", "auth_token_comfy_org": null, "token": {}}"#).is_none());
+        let found = split(r#"{"api_key_comfy_org": "", "token": "t"}"#).unwrap();
+        assert_eq!(found.names, ["token"]);
+        assert_eq!(found.open.get(), r#"{"api_key_comfy_org":""}"#);
+    }
 
     #[test]
     fn secrets_are_known_by_their_names() {

@@ -3,7 +3,8 @@
 //! A server has a store that counts, and tells it everything when it starts. A worker beside a ComfyUI can tell its server
 //! only of tasks that it holds, and a worker for somebody else's queue has nobody to tell: they keep the book.
 
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -111,9 +112,18 @@ impl HarmBook {
         let Some(path) = self.0.path.as_deref().filter(|_| before != *incidents) else { return Ok(()) };
         let text = serde_json::to_vec(&*incidents).map_err(io::Error::other)?;
         let fresh = path.with_extension("json.new");
-        std::fs::write(&fresh, text)?;
+        private(&fresh)?.write_all(&text)?;
         std::fs::rename(&fresh, path)
     }
+}
+
+/// A new file that only its owner may read.
+fn private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub struct ResultLimits {
 
 impl Default for ResultLimits {
     fn default() -> Self {
-        Self { files: 20_000, bytes: 16 << 20 }
+        Self { files: 20_000, bytes: 64 << 20 }
     }
 }
 

@@ -193,7 +193,7 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one address that is neither this machine's nor a trusted proxy's: 2048.
     pub connections_per_address: usize,
-    /// Requests per second of one tenant, and of one address that is neither this machine's nor a trusted proxy's: 10,000. Zero:
+    /// Requests per second of one tenant, and of one address that is neither this machine's nor a trusted proxy's: 20,000. Zero:
     /// any number.
     pub rate: u64,
     /// Bodies of submissions in memory at once: 128.
@@ -241,7 +241,7 @@ impl Default for Limits {
             memory: 256 << 20,
             connections: 8192,
             connections_per_address: 2048,
-            rate: 10_000,
+            rate: 20_000,
             submissions: 128,
             uploads: 128,
             deliveries: 512,

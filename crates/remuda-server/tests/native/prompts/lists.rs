@@ -351,6 +351,7 @@ async fn free_reaches_the_workers_of_this_process() {
         name: None,
         labels: BTreeSet::new(),
     };
+    gateway.ground.addresses.add(spec.id.clone(), spec.endpoint.clone());
     let Acquired::Yes(_) = gateway.store().acquire_worker(spec, owner).await.unwrap() else { panic!() };
     let answer = gateway.post("/free").json_text("{\"unload_models\": true}").send();
     let told = async {

@@ -54,7 +54,7 @@ static CONNECTIONS_PER_ADDRESS: Setting = Setting {
 static RATE: Setting = Setting {
     name: "server.rate",
     env: &["REMUDA_RATE"],
-    default: "10000",
+    default: "20000",
     shape: Shape::Number,
     range: (0, 10_000_000),
     help: "How many requests one tenant or one address may send in a second; 0 for any number",

@@ -91,7 +91,7 @@ static MAX_OUTPUT_TOTAL: Setting = Setting {
 static MAX_RESULT_SIZE: Setting = Setting {
     name: "tasks.max_result_size",
     env: &["REMUDA_MAX_RESULT_SIZE"],
-    default: "16MiB",
+    default: "64MiB",
     shape: Shape::Size,
     range: (1 << 10, 1 << 30),
     help: "Longest JSON that the nodes of one task may report besides files; a task that reports more fails",
@@ -136,7 +136,7 @@ pub(crate) struct Tasks {
     pub(crate) max_output_size: u64,
     /// Bytes of a task's output files together on a worker elsewhere: `REMUDA_MAX_OUTPUT_TOTAL`, 1 TiB.
     pub(crate) max_output_total: u64,
-    /// Longest report of a task's nodes in bytes: `REMUDA_MAX_RESULT_SIZE`, 16 MiB.
+    /// Longest report of a task's nodes in bytes: `REMUDA_MAX_RESULT_SIZE`, 64 MiB.
     pub(crate) max_result_size: u64,
     /// Labels that all tasks of a tenant require: `REMUDA_TENANT_LABELS`, none.
     pub(crate) tenant_labels: BTreeMap<Tenant, BTreeSet<String>>,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-/// Paths of the host, and of other tenants. `bob.png` is the second tenant's upload.
+/// Paths of the host, and of folders that tenants share.
 const PATHS: [&str; 12] = [
     "/etc/passwd",
     "../../../etc/passwd",
@@ -20,7 +20,7 @@ const PATHS: [&str; 12] = [
     "../x.png [input]",
     "/proc/self/environ",
     "sub/..",
-    "bob.png",
+    "remuda/x.png",
 ];
 
 fn loading(class: &str, input: &str, value: &Value) -> Value {
@@ -73,6 +73,17 @@ pub(crate) async fn loaders(stage: Stage) -> Result<Vec<String>> {
                 }
             }
         }
+    }
+    // The second tenant's upload has a name of its own at the worker. Under the name that it was uploaded with, nobody else
+    // finds it there: not even after its owner had it rendered.
+    let picture = json!({"prompt": loading("LoadImage", "image", &json!("bob.png"))}).to_string();
+    let answer = client.post("/prompt_sync", &stage.keys.bob, picture.clone()).await?;
+    if !answer.is_success() {
+        wrong.push(format!("bob's own upload is not rendered: {} {}", answer.status, answer.text()));
+    }
+    let answer = client.post("/prompt_sync", &stage.keys.mallory, picture).await?;
+    if answer.is_success() {
+        wrong.push("another tenant's upload is rendered under the name that it was uploaded with".to_owned());
     }
     // What is one's own stays usable.
     let own = json!({"payload": loading("LoadImage", "image", &json!("own.png"))});

@@ -1,7 +1,7 @@
 //! How a worker comes by a task: at once, after a wait, ahead of time; and never two by the same one.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use remuda_core::{AttemptOutcome, EventKind, Fence, Lease, Phase, Status, WorkerId};
@@ -132,6 +132,10 @@ pub async fn idle_workers_come_before_busy_ones(fixture: impl Fixture) {
     let (waits_ahead, waits_idle) = (second_busy.park(true), idle.park(false));
     // Its mark on the first task shows that the idle one waits.
     wanted(&world, &ahead.lease).await;
+    // The mark is there a moment before the claim waits again. Whatever comes after this one finds it waiting.
+    let witness = world.hand("witness").await;
+    let asks = ClaimRequest { ahead: true, ..witness.request(Duration::ZERO) };
+    assert_eq!(world.store.claim(asks).await.expect("claims are answered"), None);
     let second = world.submit(new_task()).await;
     let served = joined("the idle claim", waits_idle).await.expect("it is served");
     assert_eq!((served.task.id, served.lease.phase), (second.id, Phase::Placing));

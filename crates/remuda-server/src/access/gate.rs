@@ -17,11 +17,11 @@ use crate::access::page;
 use crate::access::presented::{Presented, Way, changes_something, presented, token, unauthorized};
 use crate::access::tied::{Line, tie};
 use crate::error::{ApiError, ApiResult};
-use crate::share::{Guest, Visit};
+use crate::share::{Guest, Held, Visit};
 use crate::state::AppState;
 
 /// For whoever watches over the process: they hold no key.
-const OPEN: [&str; 2] = ["/live", "/ready"];
+pub(crate) const OPEN: [&str; 2] = ["/live", "/ready"];
 
 /// Routes for other gateways of the same installation. What else is below `/internal/` belongs to ComfyUI's own page.
 pub(crate) const INTERNAL: &str = "/internal/v1/";
@@ -105,17 +105,18 @@ pub(crate) async fn gate(
             return Err(error);
         }
     };
-    let guest = guest(&state, &caller, &request);
+    let guest = Arc::new(guest(&state, &caller, &request));
     if !state.rates.admit(&guest) {
         let error = "too many requests in a second: send fewer (server.rate)";
         return Err(ApiError::over_limit("server.rate", error));
     }
+    let pass = state.permits.connection(&guest)?;
     let admission = caller.admission().clone();
     if let Some(line) = request.extensions().get::<Line>() {
         line.busy_for(&admission);
     }
     request.extensions_mut().insert(caller);
-    let visit = Visit::new(Arc::new(guest), state.memory.clone());
+    let visit = Visit::new(guest, state.memory.clone());
     let response = tokio::select! {
         biased;
         response = visit.answer(next.run(request)) => response,
@@ -123,7 +124,12 @@ pub(crate) async fn gate(
             return Err(unauthorized("this key was revoked, or a key is needed now, while the request was under way"));
         }
     };
-    Ok(tie(admission, response))
+    let response = tie(admission, response);
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // A websocket is no request any more. It has a permit of its own.
+        return Ok(response);
+    }
+    Ok(response.map(|body| Held::wrap(body, pass)))
 }
 
 /// Who is charged for the request.

@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use crate::error::{ApiError, ApiResult};
 use crate::options::Limits;
-use crate::share::{Guest, Pass, Refusal, Room, Visit};
-
-/// How long a submission waits for others to make room.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::share::{Guest, PATIENCE, Pass, Refusal, Room, Visit};
 
 /// A file that a sidecar delivers waits this long: it is a result that is there already.
 const DELIVERY: Duration = Duration::from_secs(600);

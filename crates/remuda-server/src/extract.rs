@@ -122,7 +122,7 @@ pub(crate) async fn read_body_with<P>(
         skip(&mut stream, length.unwrap_or(0).min(limit.saturating_mul(COURTESY))).await;
         return Err(too_large());
     }
-    let deadline = Instant::now() + time;
+    let mut deadline = Instant::now() + time;
     let mut all = BytesMut::with_capacity(usize::try_from(length.unwrap_or(0)).unwrap_or(SMALL).min(SMALL));
     loop {
         let chunk = timeout_at(deadline, stream.next()).await.map_err(|_| {
@@ -143,14 +143,23 @@ pub(crate) async fn read_body_with<P>(
                 return Err(too_large());
             }
             Some(Ok(chunk)) => {
+                let since = Instant::now();
                 let admitted = async {
-                    if granted.is_none() && all.len() + chunk.len() > SMALL {
+                    let begins = granted.is_none() && all.len() + chunk.len() > SMALL;
+                    if begins {
                         granted = Some(permit.as_mut().await?);
                     }
-                    // As it comes: what a sender says of its body is no more than words.
-                    visit.as_ref().map_or(Ok(()), |visit| visit.read(chunk.len()))
+                    let Some(visit) = &visit else { return Ok(()) };
+                    if let Some(length) = length.filter(|_| begins) {
+                        visit.expect(length.saturating_sub(all.len() as u64)).await?;
+                    }
+                    // As it comes: not every sender says how long its body is.
+                    visit.read(chunk.len()).await
                 };
-                if let Err(error) = admitted.await {
+                let admitted = admitted.await;
+                // How long it waits for others is not the sender's fault.
+                deadline += since.elapsed();
+                if let Err(error) = admitted {
                     drop(all);
                     drop(chunk);
                     if let Some(visit) = &visit {

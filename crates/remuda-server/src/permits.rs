@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use crate::error::{ApiError, ApiResult};
 use crate::options::Limits;
-use crate::share::{Pass, Refusal, Room, Visit};
-
-/// How long a submission waits for others to make room.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::share::{Guest, PATIENCE, Pass, Refusal, Room, Visit};
 
 /// A file that a sidecar delivers waits this long: it is a result that is there already.
 const DELIVERY: Duration = Duration::from_secs(600);
@@ -70,6 +67,7 @@ impl Drop for Submission {
 /// How many of the expensive requests may be under way.
 #[derive(Debug)]
 pub(crate) struct Permits {
+    connections: Kind,
     submissions: Kind,
     uploads: Kind,
     deliveries: Kind,
@@ -83,6 +81,7 @@ pub(crate) struct Permits {
 impl Permits {
     pub(crate) fn new(limits: &Limits) -> Self {
         Self {
+            connections: Kind::new(limits.connections, "requests", "server.connections"),
             submissions: Kind::new(limits.submissions, "submissions", "server.submissions"),
             uploads: Kind::new(limits.uploads, "uploads", "server.uploads"),
             deliveries: Kind::new(limits.deliveries, "deliveries", "server.deliveries"),
@@ -96,6 +95,12 @@ impl Permits {
                 setting: "server.memory",
             },
         }
+    }
+
+    /// For every request while it is answered: each has a connection to itself until then.
+    pub(crate) fn connection(&self, guest: &Arc<Guest>) -> ApiResult<Pass> {
+        let Kind { room, .. } = &self.connections;
+        room.take(guest, 1).map_err(|refusal| self.connections.refused(refusal))
     }
 
     /// Waits, but not for long: submissions are short, unless their bodies come slowly.

@@ -1,5 +1,6 @@
 //! Accepting connections, and ending well.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::door::{Lobby, Manners, attend, refuse};
+use crate::door::{Lobby, Manners, Seated, attend, refuse};
 use crate::keys_socket::KeysHandle;
 use crate::options::ServerOptions;
 use crate::router::router;
@@ -21,6 +22,12 @@ use crate::state::AppState;
 
 /// After an error of `accept`, such as too many open files, so long nothing is accepted.
 const BREATH: Duration = Duration::from_millis(100);
+
+/// How many connections are let in beyond the others when all those are busy: probes must have their answer.
+const RESERVE: usize = 64;
+
+/// How many of these one address may have.
+const RESERVE_PER_ADDRESS: usize = 16;
 
 /// Remuda over HTTP.
 #[derive(Debug)]
@@ -59,11 +66,8 @@ impl Server {
         let app = router(state.clone());
         let limits = &state.limits;
         let sentry = Sentry::stand(&listener, &state.pulse);
-        let house = House {
-            lobby: Lobby::new(limits.connections, limits.connections_per_address),
-            proxies: state.proxies.clone(),
-            manners: limits.into(),
-        };
+        let lobby = Lobby::new(limits.connections, limits.connections_per_address);
+        let house = House::new(lobby, state.proxies.clone(), limits.into());
         serve(listener, sentry, app, house, self.drain, shutdown, &state.stop).await;
         state.tasks.close();
         // They were told to stop, and wait for nothing but a moment's work.
@@ -88,11 +92,7 @@ impl MetricsServer {
             .route("/ready", get(routes::ready))
             .with_state(self.state.clone());
         let sentry = Sentry::stand(&listener, &self.state.pulse);
-        let house = House {
-            lobby: Lobby::new(64, 64),
-            proxies: Proxies::default(),
-            manners: (&self.state.limits).into(),
-        };
+        let house = House::new(Lobby::new(64, 64), Proxies::default(), (&self.state.limits).into());
         let (drain, stop) = (Duration::from_secs(1), CancellationToken::new());
         serve(listener, sentry, app, house, drain, shutdown, &stop).await;
     }
@@ -101,8 +101,23 @@ impl MetricsServer {
 /// Who is let in, and what is expected of them.
 struct House {
     lobby: Arc<Lobby>,
+    /// For those who find everybody in the lobby busy.
+    reserve: Arc<Lobby>,
     proxies: Proxies,
     manners: Manners,
+}
+
+impl House {
+    fn new(lobby: Arc<Lobby>, proxies: Proxies, manners: Manners) -> Self {
+        Self { lobby, reserve: Lobby::new(RESERVE, RESERVE_PER_ADDRESS), proxies, manners }
+    }
+
+    /// Lets a connection in, and says what is expected of it. `None`: the reserve is full of busy ones too.
+    fn admit(&self, peer: IpAddr) -> Option<(Seated, Manners)> {
+        let address = self.proxies.connection(peer);
+        let usual = self.lobby.admit(address).map(|seat| (seat, self.manners));
+        usual.or_else(|| self.reserve.admit(address).map(|seat| (seat, self.manners.in_reserve())))
+    }
 }
 
 /// Accepts, lets in, and answers until `shutdown`.
@@ -126,12 +141,11 @@ async fn serve(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(seat) = house.lobby.admit(house.proxies.connection(peer.ip())) else {
+                let Some((seat, manners)) = house.admit(peer.ip()) else {
                     refuse(stream);
                     continue;
                 };
-                let (seat, manners) = (Arc::new(seat), house.manners);
-                let connection = attend(stream, peer, app.clone(), seat, manners, shutdown.clone());
+                let connection = attend(stream, peer, app.clone(), Arc::new(seat), manners, shutdown.clone());
                 let cut = cut.clone();
                 tracker.spawn(async move {
                     tokio::select! {

@@ -17,11 +17,11 @@ use crate::access::page;
 use crate::access::presented::{Presented, Way, changes_something, presented, token, unauthorized};
 use crate::access::tied::{Line, tie};
 use crate::error::{ApiError, ApiResult};
-use crate::share::{Guest, Visit};
+use crate::share::{Address, Guest, Held, Visit};
 use crate::state::AppState;
 
 /// For whoever watches over the process: they hold no key.
-const OPEN: [&str; 2] = ["/live", "/ready"];
+pub(crate) const OPEN: [&str; 2] = ["/live", "/ready"];
 
 /// Routes for other gateways of the same installation. What else is below `/internal/` belongs to ComfyUI's own page.
 pub(crate) const INTERNAL: &str = "/internal/v1/";
@@ -60,13 +60,14 @@ pub(crate) async fn gate(
         let expected = &installation.cluster_key;
         if !bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) {
             if !shown.is_empty() {
-                let address = address(&request);
+                let address = address(&state, &request);
                 failed(&state, address, "cluster key", &shown).await?;
             }
             return Err(unauthorized("this route is for other gateways of the installation"));
         }
         request.extensions_mut().insert(ClusterCaller);
-        return Ok(Visit::new(Arc::default(), state.memory.clone()).answer(next.run(request)).await);
+        let visit = Visit::new(Arc::default(), state.memory.clone());
+        return Ok(visit.answer(request.method().clone(), next.run(request)).await);
     }
     let keys = state.keys.current().await?;
     let cookie = page::cookie_name(state.installation().await?);
@@ -83,7 +84,7 @@ pub(crate) async fn gate(
         return Ok(match known {
             Ok(()) => page::remember(&cookie, &token, page::is_secure(state.public_url.as_ref(), headers)),
             Err(error) => {
-                let (address, page) = (address(&request), page::wants_page(method, uri, headers));
+                let (address, page) = (address(&state, &request), page::wants_page(method, uri, headers));
                 failed(&state, address, "link or page", &token).await?;
                 if !page {
                     return Err(error);
@@ -95,7 +96,7 @@ pub(crate) async fn gate(
     let caller = match caller(&state, &keys, &cookie, &request) {
         Ok(caller) => caller,
         Err(Refused { error, wrong }) => {
-            let (address, page) = (address(&request), page::wants_page(method, uri, headers));
+            let (address, page) = (address(&state, &request), page::wants_page(method, uri, headers));
             if let Some(wrong) = wrong {
                 failed(&state, address, wrong.way.as_str(), &wrong.key).await?;
             }
@@ -105,25 +106,31 @@ pub(crate) async fn gate(
             return Err(error);
         }
     };
-    let guest = guest(&state, &caller, &request);
+    let guest = Arc::new(guest(&state, &caller, &request));
     if !state.rates.admit(&guest) {
         let error = "too many requests in a second: send fewer (server.rate)";
         return Err(ApiError::over_limit("server.rate", error));
     }
+    let pass = state.permits.connection(&guest)?;
     let admission = caller.admission().clone();
     if let Some(line) = request.extensions().get::<Line>() {
         line.busy_for(&admission);
     }
     request.extensions_mut().insert(caller);
-    let visit = Visit::new(Arc::new(guest), state.memory.clone());
+    let visit = Visit::new(guest, state.memory.clone());
     let response = tokio::select! {
         biased;
-        response = visit.answer(next.run(request)) => response,
+        response = visit.answer(request.method().clone(), next.run(request)) => response,
         () = admission.over() => {
             return Err(unauthorized("this key was revoked, or a key is needed now, while the request was under way"));
         }
     };
-    Ok(tie(admission, response))
+    let response = tie(admission, response);
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // A websocket is no request any more. It has a permit of its own.
+        return Ok(response);
+    }
+    Ok(response.map(|body| Held::wrap(body, pass)))
 }
 
 /// Who is charged for the request.
@@ -147,10 +154,12 @@ fn single_host(headers: &HeaderMap) -> ApiResult<()> {
     }
 }
 
-/// Where a request comes from.
-fn address(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip())
+/// Where a request comes from: what trusted proxies say, and of IPv6 the network.
+fn address(state: &AppState, request: &Request) -> IpAddr {
+    let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() else {
+        return IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    };
+    state.proxies.asks(peer.ip(), request.headers()).map_or(peer.ip(), Address::ip)
 }
 
 /// Notes a wrong key. The refusal may take its time.

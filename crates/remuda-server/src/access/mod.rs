@@ -12,7 +12,7 @@ mod tied;
 
 pub(crate) use caller::{AdminCaller, Caller, ReadCaller, SubmitCaller, WorkerCaller};
 pub(crate) use failures::Failures;
-pub(crate) use gate::{ClusterCaller, gate};
+pub(crate) use gate::{ClusterCaller, OPEN, gate};
 pub(crate) use headers::told_to_browsers;
 pub(crate) use hosts::{ANY_ORIGIN, Hosts};
 pub(crate) use keys::{Admission, KeyCache};

@@ -1,5 +1,6 @@
 //! One connection, from its first byte to its last.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use axum::response::{IntoResponse as _, Response};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -18,7 +20,8 @@ use tower::ServiceExt as _;
 
 use super::lobby::Seated;
 use super::socket::Socket;
-use crate::access::Line;
+use crate::access::{Line, OPEN};
+use crate::error::ApiError;
 use crate::options::Limits;
 use crate::share::Held;
 
@@ -34,18 +37,30 @@ const NO_ROOM: &[u8] =
     connection: close\r\ncontent-length: 78\r\n\r\n\
     {\"error\":\"too many connections at once: try again in a moment\",\"code\":\"busy\"}\n";
 
-/// How long a peer may keep us waiting.
+/// How long a connection of the reserve has for its request.
+const RESERVE_HEAD_TIME: Duration = Duration::from_secs(2);
+
+/// How long a peer may keep us waiting, and what it may ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manners {
     /// For the head of a request, and between two requests.
     pub(crate) head_time: Duration,
     /// Without reading anything of what is written to it.
     pub(crate) write_time: Duration,
+    /// Only one request is answered, and only if it is one of those that need no key.
+    only_health: bool,
 }
 
 impl From<&Limits> for Manners {
     fn from(limits: &Limits) -> Self {
-        Self { head_time: limits.head_time, write_time: limits.write_time }
+        Self { head_time: limits.head_time, write_time: limits.write_time, only_health: false }
+    }
+}
+
+impl Manners {
+    /// For a connection that came when all others were busy.
+    pub(crate) fn in_reserve(self) -> Self {
+        Self { head_time: self.head_time.min(RESERVE_HEAD_TIME), only_health: true, ..self }
     }
 }
 
@@ -75,12 +90,20 @@ pub(crate) async fn attend(
         let mut request = request.map(Body::new);
         requests.add_to(&mut request);
         request.extensions_mut().insert(ConnectInfo(peer));
-        let answer = app.clone().oneshot(request);
-        async move { answer.await.map(|answer| answer.map(|body| Held::wrap(body, serving))) }
+        let refused = manners.only_health && !OPEN.contains(&request.uri().path());
+        let answer = (!refused).then(|| app.clone().oneshot(request));
+        async move {
+            let answer: Response = match answer {
+                Some(answer) => answer.await?,
+                None => ApiError::busy("connections").into_response(),
+            };
+            Ok::<_, Infallible>(answer.map(|body| Held::wrap(body, serving)))
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(manners.head_time)
+        .keep_alive(!manners.only_health)
         .max_buf_size(HEAD)
         .max_headers(HEADERS)
         .serve_connection(TokioIo::new(Socket::new(stream, manners.write_time)), service)

@@ -5,4 +5,4 @@ mod lobby;
 mod socket;
 
 pub(crate) use connection::{Manners, attend, refuse};
-pub(crate) use lobby::Lobby;
+pub(crate) use lobby::{Lobby, Seated};

@@ -9,6 +9,11 @@ use remuda_core::Tenant;
 pub(crate) struct Address(IpAddr);
 
 impl Address {
+    /// The address, or the first one of its network.
+    pub(crate) fn ip(self) -> IpAddr {
+        self.0
+    }
+
     /// `None` for this machine: a proxy on it brings everybody's requests.
     pub(crate) fn of(ip: IpAddr) -> Option<Self> {
         match ip.to_canonical() {

@@ -26,4 +26,4 @@ pub(crate) use proxies::Proxies;
 pub use proxies::{BadNetwork, Network};
 pub(crate) use rates::Rates;
 pub(crate) use room::{Pass, Room};
-pub(crate) use visit::Visit;
+pub(crate) use visit::{PATIENCE, Visit};

@@ -112,11 +112,20 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Takes more of the same.
-    pub(crate) fn grow(&mut self, amount: u64) -> Result<(), Refusal> {
-        self.room.inner().ledger.take(&self.guest, amount)?;
-        self.amount += amount;
+    /// Takes more of the same, if this is less than so much.
+    pub(crate) fn cover(&mut self, amount: u64) -> Result<(), Refusal> {
+        let more = amount.saturating_sub(self.amount);
+        if more > 0 {
+            self.room.inner().ledger.take(&self.guest, more)?;
+            self.amount += more;
+        }
         Ok(())
+    }
+
+    /// Adds what the same guest took of the same room.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        debug_assert!(Arc::ptr_eq(&self.room.0, &other.room.0) && self.guest == other.guest);
+        self.amount += std::mem::take(&mut other.amount);
     }
 }
 

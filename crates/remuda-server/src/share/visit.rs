@@ -1,8 +1,10 @@
 //! One request while it is answered: who it is charged to, and what it was charged.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::response::{IntoResponse as _, Response};
+use http::Method;
 use hyper::body::Body as _;
 
 use super::answer::Held;
@@ -12,6 +14,9 @@ use crate::error::{ApiError, ApiResult};
 
 /// A body that is read whole is held as it came, and once more in the parts it was taken apart into.
 const READ_WHOLE: u64 = 2;
+
+/// How long a request waits until others of its tenant make room.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Answers below this are not worth counting: the connections bound them.
 const SMALL: u64 = 16 << 10;
@@ -26,7 +31,15 @@ pub(crate) struct Visit {
     guest: Arc<Guest>,
     memory: Room,
     /// What its body holds in memory.
-    body: Mutex<Option<Pass>>,
+    body: Mutex<Counted>,
+}
+
+/// What a body holds in memory.
+#[derive(Debug, Default)]
+struct Counted {
+    pass: Option<Pass>,
+    /// So much of it is for bytes that have not come yet.
+    ahead: u64,
 }
 
 impl Visit {
@@ -45,31 +58,94 @@ impl Visit {
     }
 
     /// Answers the request, and counts the answer while it is on its way.
-    pub(crate) async fn answer(self: Arc<Self>, answer: impl Future<Output = Response>) -> Response {
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        method: Method,
+        answer: impl Future<Output = Response>,
+    ) -> Response {
         let response = VISIT.scope(Arc::clone(&self), answer).await;
         self.settle();
         let size = response.body().size_hint().exact().filter(|size| *size > SMALL);
         let Some(size) = size else { return response };
-        match self.memory.take(&self.guest, size) {
+        // What only reads can be asked again. Other work is done, and its answer is worth waiting for.
+        let reads = matches!(method, Method::GET | Method::HEAD);
+        let patience = if reads { Duration::ZERO } else { PATIENCE };
+        match self.memory.wait(&self.guest, size, patience).await {
             Ok(pass) => response.map(|body| Held::wrap(body, pass)),
             Err(_) => ApiError::no_memory().into_response(),
         }
     }
 
-    /// Counts bytes of a body that is read whole.
-    pub(crate) fn read(&self, bytes: usize) -> ApiResult<()> {
-        let amount = READ_WHOLE.saturating_mul(bytes as u64);
-        let mut body = self.body.lock().unwrap_or_else(PoisonError::into_inner);
-        let counted = match &mut *body {
-            Some(pass) => pass.grow(amount),
-            none => self.memory.take(&self.guest, amount).map(|pass| *none = Some(pass)),
-        };
-        counted.map_err(|_| ApiError::no_memory())
+    fn body(&self) -> MutexGuard<'_, Counted> {
+        self.body.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts bytes of a body that will be read whole, before they come. Without this, bodies that come at the same time
+    /// could each wait for what the others hold.
+    pub(crate) async fn expect(&self, bytes: u64) -> ApiResult<()> {
+        let amount = READ_WHOLE.saturating_mul(bytes);
+        self.count(amount).await?;
+        self.body().ahead += amount;
+        Ok(())
+    }
+
+    /// Counts bytes of a body that is read whole. Waits if there is no room.
+    pub(crate) async fn read(&self, bytes: usize) -> ApiResult<()> {
+        let mut amount = READ_WHOLE.saturating_mul(bytes as u64);
+        {
+            let mut body = self.body();
+            let known = body.ahead.min(amount);
+            body.ahead -= known;
+            amount -= known;
+        }
+        if amount == 0 { Ok(()) } else { self.count(amount).await }
+    }
+
+    async fn count(&self, amount: u64) -> ApiResult<()> {
+        let pass = self.memory.wait(&self.guest, amount, PATIENCE).await;
+        let pass = pass.map_err(|_| ApiError::no_memory())?;
+        let mut body = self.body();
+        match &mut body.pass {
+            Some(held) => held.join(pass),
+            none => *none = Some(pass),
+        }
+        Ok(())
     }
 
     /// The body is not in memory any more.
     pub(crate) fn settle(&self) {
-        let pass = self.body.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(pass);
+        let counted = std::mem::take(&mut *self.body());
+        drop(counted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::Tenant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bodies_wait_for_those_before_them() {
+        let memory = Room::new(256);
+        let guest = Arc::new(Guest { tenant: Some(Tenant::new("a").unwrap()), address: None });
+        let bodies: Vec<_> = (0..6)
+            .map(|_| {
+                let visit = Visit::new(guest.clone(), memory.clone());
+                tokio::spawn(async move {
+                    visit.expect(30).await?;
+                    for _ in 0..3 {
+                        tokio::task::yield_now().await;
+                        visit.read(10).await?;
+                    }
+                    visit.settle();
+                    ApiResult::Ok(())
+                })
+            })
+            .collect();
+        for body in bodies {
+            body.await.unwrap().unwrap();
+        }
+        assert!(memory.take(&guest, 256).is_ok(), "all of it was given back");
     }
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use remuda_core::Scope;
+use remuda_testbed::wait;
 use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 
-use crate::support::{BOUND, Gateway, json};
-use crate::wire::{begins, connect, drain};
+use crate::support::{BOUND, GRAPH, Gateway, JsonText as _, json};
+use crate::wire::{ask, begins, connect, drain};
 
 #[tokio::test]
 async fn idle_connections_without_a_key_keep_nobody_out() {
@@ -31,23 +34,61 @@ async fn idle_connections_without_a_key_keep_nobody_out() {
     }
 }
 
+/// A stream of events, which stays open.
+async fn follow(gateway: &Gateway, key: &str, id: &str) -> (TcpStream, String) {
+    let mut stream = ask(gateway, key, &format!("/api/v1/tasks/{id}/events")).await;
+    let told = begins(&mut stream).await;
+    (stream, told)
+}
+
 #[tokio::test]
-async fn busy_connections_are_not_closed_for_newcomers_who_are_told_at_once() {
-    let gateway = Gateway::start_with(|options| options.limits.connections = 4).await;
-    let id = gateway.submit().await;
+async fn busy_connections_of_one_key_leave_room_for_others_and_for_probes() {
+    let gateway = Gateway::start_with(|options| options.limits.connections = 8).await;
     let mut busy = Vec::new();
-    for _ in 0..4 {
-        let mut stream = connect(&gateway).await;
-        let head = format!("GET /api/v1/tasks/{id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n");
-        stream.write_all(head.as_bytes()).await.unwrap();
-        assert!(begins(&mut stream).await.contains(" 200 "));
+    let scopes = [Scope::Submit, Scope::Read];
+    let keys = [gateway.ground.key("greedy", &scopes).await, gateway.ground.key("modest", &scopes).await];
+    let mut followers = Vec::new();
+    for key in keys {
+        let body = format!("{{\"payload\": {GRAPH}}}");
+        let answer = gateway.post("/api/v1/tasks").bearer_auth(&key).json_text(&body).send().await.unwrap();
+        followers.push((key, json(answer, 201).await["id"].as_str().unwrap().to_owned()));
+    }
+    let [(greedy, its), (modest, own)] = followers.try_into().unwrap();
+    for _ in 0..6 {
+        let (stream, told) = follow(&gateway, &greedy, &its).await;
+        assert!(told.contains(" 200 "), "{told}");
         busy.push(stream);
     }
-    // The connection that submitted was idle, and has left for one of them.
-    let mut late = connect(&gateway).await;
-    let told = begins(&mut late).await;
-    assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("retry-after: 1"), "{told}");
-    drop(busy);
+    let (_, told) = follow(&gateway, &greedy, &its).await;
+    assert!(told.contains(" 429 ") && told.contains("server.connections"), "{told}");
+    for _ in 0..2 {
+        let (stream, told) = follow(&gateway, &modest, &own).await;
+        assert!(told.contains(" 200 "), "{told}");
+        busy.push(stream);
+    }
+    // Now all of them are busy, and nobody is sent away for a newcomer.
+    for path in ["/live", "/ready"] {
+        let told = begins(&mut ask(&gateway, "none", path).await).await;
+        assert!(told.starts_with("HTTP/1.1 200 ") && told.contains("connection: close"), "{path}: {told}");
+    }
+    let told = begins(&mut ask(&gateway, &modest, "/users").await).await;
+    let refused = told.starts_with("HTTP/1.1 503 ") && told.contains("connection: close");
+    assert!(refused && told.contains("retry-after: 1"), "{told}");
+    // Those who say nothing keep no probe out either.
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(connect(&gateway).await);
+    }
+    assert!(begins(&mut ask(&gateway, "none", "/live").await).await.contains(" 200 "));
+    for stream in &mut silent {
+        drain(stream).await;
+    }
+    busy.remove(0);
+    let back = wait::until("room again", BOUND, async || {
+        let (_, told) = follow(&gateway, &modest, &own).await;
+        if told.contains(" 200 ") { Ok(()) } else { Err(told) }
+    });
+    back.await.unwrap();
 }
 
 #[tokio::test]

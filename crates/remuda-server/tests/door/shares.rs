@@ -165,3 +165,29 @@ async fn a_websocket_that_never_stops_talking_is_closed() {
     let code = tokio::time::timeout(crate::support::BOUND, closed).await.expect("an end in time");
     assert!(code.is_none_or(|code| code == 1008), "{code:?}");
 }
+
+#[tokio::test]
+async fn wrong_keys_behind_a_trusted_proxy_slow_only_who_showed_them() {
+    let delay = Duration::from_secs(30);
+    let gateway = Gateway::start_with(|options| {
+        options.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
+        options.limits.login_failures = 2;
+        options.limits.login_delay = delay;
+    })
+    .await;
+    keys(&gateway).await;
+    let wrong = async |from: &str| {
+        let request = gateway.get("/users").bearer_auth("rmd_wrong").header("x-forwarded-for", from);
+        request.send().await.unwrap().status()
+    };
+    let began = std::time::Instant::now();
+    for from in ["198.51.100.1", "198.51.100.2", "2001:db8:1:1::1", "2001:db8:1:2::1"] {
+        for _ in 0..2 {
+            assert_eq!(wrong(from).await, 401);
+        }
+    }
+    assert!(began.elapsed() < delay, "nobody had shown many");
+    // A third one, from another address of the same network.
+    let third = tokio::time::timeout(SOON, wrong("2001:db8:1:1::2")).await;
+    assert!(third.is_err(), "{third:?}");
+}

@@ -207,6 +207,12 @@ pub(super) fn workers(db: &Connection) -> Outcome<Vec<Worker>> {
     all(db, sql, (), rows::worker)
 }
 
+/// Whether this was an owner before keys were part of them.
+pub(super) fn is_former_owner(db: &Connection, owner: OwnerId) -> Outcome<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM former_owner WHERE owner = ?)";
+    Ok(db.prepare_cached(sql)?.query_row((owner.0.as_bytes(),), |row| row.get(0))?)
+}
+
 pub(super) fn object_info(db: &Connection, hash: Sha256) -> Outcome<Option<String>> {
     let sql = "SELECT json FROM object_info WHERE hash = ?";
     Ok(db.prepare_cached(sql)?.query_row((hash.0,), |row| row.get(0)).optional()?)

@@ -8,8 +8,9 @@ use remuda_files::FileKey;
 use serde::Deserialize;
 
 use super::find::{self, Named};
-use super::picture;
-use crate::error::ApiResult;
+use super::{picture, rooms};
+use crate::error::{ApiError, ApiResult};
+use crate::share::{PATIENCE, Pass, Visit};
 use crate::state::AppState;
 
 /// `original_ref`: the picture that the mask is for.
@@ -35,17 +36,29 @@ pub(super) async fn put_on(
     let Ok(named) = Named::read(&original.filename, folder, original.kind.as_deref()) else {
         return Ok(None);
     };
-    let Some(room) = picture::whole_room().await else { return Ok(None) };
-    let Some(bytes) = read(state, tenant, &named).await? else { return Ok(None) };
-    let work = move || picture::decode(&bytes)?.with_alpha_of(&picture::decode(&mask)?)?.encode();
+    let Some(turn) = rooms::line_up(tenant).await else { return Ok(None) };
+    let Some((bytes, counted)) = read(state, tenant, &named).await? else { return Ok(None) };
+    // A worker may have been slow to send it, so the room is asked for only now.
+    let Some(room) = turn.whole_room().await else { return Ok(None) };
+    let work = move || {
+        let _counted = counted;
+        picture::decode(&bytes)?.with_alpha_of(&picture::decode(&mask)?)?.encode()
+    };
     Ok(picture::on_a_thread(room, work).await)
 }
 
-async fn read(state: &AppState, tenant: &Tenant, named: &Named) -> ApiResult<Option<Bytes>> {
+/// The picture, and the memory that it takes.
+async fn read(state: &AppState, tenant: &Tenant, named: &Named) -> ApiResult<Option<(Bytes, Pass)>> {
+    let guest = Visit::guest();
+    let count = async |bytes: u64| {
+        let counted = state.memory.wait(&guest, bytes, PATIENCE).await;
+        counted.map_err(|_| ApiError::no_memory())
+    };
     if let Some(kept) = find::kept(state, tenant, named).await? {
+        let counted = count(u64::try_from(kept.file.size).unwrap_or(0).min(picture::LARGEST)).await?;
         let content = state.files.get(&FileKey::parse(&kept.file.key)?, None).await?;
         return match content.bytes(picture::LARGEST).await {
-            Ok(bytes) => Ok(Some(bytes)),
+            Ok(bytes) => Ok(Some((bytes, counted))),
             Err(remuda_files::Error::TooLarge { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         };
@@ -59,15 +72,17 @@ async fn read(state: &AppState, tenant: &Tenant, named: &Named) -> ApiResult<Opt
             continue;
         }
         let mut all = BytesMut::new();
+        let mut counted = count(0).await?;
         let mut pieces = answer.bytes_stream();
         while let Some(piece) = pieces.next().await {
             let Ok(piece) = piece else { return Ok(None) };
             if all.len() + piece.len() > usize::try_from(picture::LARGEST).unwrap_or(usize::MAX) {
                 return Ok(None);
             }
+            counted.join(count(piece.len() as u64).await?);
             all.extend_from_slice(&piece);
         }
-        return Ok(Some(all.freeze()));
+        return Ok(Some((all.freeze(), counted)));
     }
     Ok(None)
 }

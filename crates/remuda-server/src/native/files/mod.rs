@@ -8,6 +8,7 @@ mod form;
 mod mask;
 mod picture;
 mod query;
+mod rooms;
 mod upload;
 mod view;
 

@@ -2,10 +2,11 @@
 
 use std::io::Cursor;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
+
+use super::rooms::Room;
 
 /// The largest file that is taken apart.
 pub(super) const LARGEST: u64 = 64 << 20;
@@ -13,26 +14,9 @@ pub(super) const LARGEST: u64 = 64 << 20;
 /// The most pixels of a picture that is: 128 MiB of them.
 const MOST_PIXELS: u64 = 32 << 20;
 
-/// So many pictures are in memory at once.
-const AT_ONCE: u32 = 2;
-static ROOMS: Semaphore = Semaphore::const_new(AT_ONCE as usize);
-
 /// What the texts of a PNG may take when they are unpacked, all together. Further ones are left out. A workflow has some
 /// hundred kilobytes.
 const MOST_TEXT: usize = 16 << 20;
-
-/// Room for a picture in memory.
-pub(super) type Room = SemaphorePermit<'static>;
-
-/// Waits for room. To be had before a picture is read.
-pub(super) async fn room() -> Option<Room> {
-    ROOMS.acquire().await.ok()
-}
-
-/// Waits for all the room there is: for two pictures that are put together.
-pub(super) async fn whole_room() -> Option<Room> {
-    ROOMS.acquire_many(AT_ONCE).await.ok()
-}
 
 /// Works with pixels where nobody has to wait for it. The room is taken until that ends, whether or not somebody still
 /// waits for it.

@@ -5,15 +5,18 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use remuda_core::Tenant;
 use remuda_files::FileKey;
 
 use super::find::{self, BadName, Kept, Named};
 use super::picture::{self, Channel};
 use super::query::Pairs;
+use super::rooms;
 use crate::access::ReadCaller;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::native::fleet::Driven;
 use crate::routes::{Sendable, send};
+use crate::share::{PATIENCE, Visit};
 use crate::state::AppState;
 
 /// What a worker's answer says of its file.
@@ -44,7 +47,7 @@ pub(super) async fn view(
     };
     let channel = query.get("channel").and_then(Channel::named);
     if let Some(kept) = find::kept(&state, &caller.tenant, &named).await? {
-        return from_files(&state, &method, &headers, kept, channel).await;
+        return from_files(&state, &caller.tenant, &method, &headers, kept, channel).await;
     }
     let asked = channel.map(Channel::as_str);
     if let Some((workers, query)) = find::at_workers(&state, &caller.tenant, &named, asked).await? {
@@ -59,6 +62,7 @@ pub(super) async fn view(
 
 async fn from_files(
     state: &AppState,
+    tenant: &Tenant,
     method: &Method,
     headers: &HeaderMap,
     Kept { file, for_ever }: Kept,
@@ -67,7 +71,7 @@ async fn from_files(
     let filename = file.filename.clone();
     let shown = Shown::of(&filename);
     let mut response = match channel {
-        Some(channel) => match recoded(state, &file, channel).await? {
+        Some(channel) => match recoded(state, tenant, &file, channel).await? {
             Some(png) => ([(header::CONTENT_TYPE, "image/png")], png).into_response(),
             // No picture that can be taken apart.
             None => send(state, method, headers, Sendable { mime: shown.mime.clone(), ..file }).await?,
@@ -84,15 +88,28 @@ async fn from_files(
 }
 
 /// One channel of a picture in the file store, if it is a picture that is not too large.
-async fn recoded(state: &AppState, file: &Sendable, channel: Channel) -> ApiResult<Option<Vec<u8>>> {
-    if u64::try_from(file.size).unwrap_or(u64::MAX) > picture::LARGEST {
+async fn recoded(
+    state: &AppState,
+    tenant: &Tenant,
+    file: &Sendable,
+    channel: Channel,
+) -> ApiResult<Option<Vec<u8>>> {
+    let size = u64::try_from(file.size).unwrap_or(u64::MAX);
+    if size > picture::LARGEST {
         return Ok(None);
     }
     let _permit = state.permits.download()?;
-    let Some(room) = picture::room().await else { return Ok(None) };
+    let Some(turn) = rooms::line_up(tenant).await else { return Ok(None) };
+    let counted = state.memory.wait(&Visit::guest(), size, PATIENCE).await;
+    let counted = counted.map_err(|_| ApiError::no_memory())?;
     let content = state.files.get(&FileKey::parse(&file.key)?, None).await?;
     let bytes = content.bytes(picture::LARGEST).await?;
-    Ok(picture::on_a_thread(room, move || picture::decode(&bytes)?.only(channel).encode()).await)
+    let Some(room) = turn.room().await else { return Ok(None) };
+    let work = move || {
+        let _counted = counted;
+        picture::decode(&bytes)?.only(channel).encode()
+    };
+    Ok(picture::on_a_thread(room, work).await)
 }
 
 /// The file of a worker that this process drives; `None` when it has none under this name, or does not answer.

@@ -1,7 +1,8 @@
 //! What sidecars delivered: how much under each lease, and whether a result names exactly that.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use remuda_core::{LeaseRef, OutputFile, Sha256};
@@ -27,41 +28,115 @@ pub(super) struct Arrived {
 #[derive(Debug)]
 struct Under {
     files: HashMap<u32, Arrived>,
+    /// The sizes of these files together.
+    arrived: u64,
+    /// What came so far of files that are on their way.
+    coming: u64,
     touched: Instant,
 }
+
+impl Under {
+    /// How many bytes there are, this file left out: what comes under its number replaces it.
+    fn beside(&self, n: u32) -> u64 {
+        let replaced = self.files.get(&n).map_or(0, |file| file.size);
+        self.arrived.saturating_sub(replaced).saturating_add(self.coming)
+    }
+}
+
+type Leases = HashMap<LeaseRef, Under>;
 
 /// What arrived in this process. Another one, or the one before a restart, may have taken files of the same lease.
 #[derive(Debug, Default)]
 pub(super) struct Deliveries {
-    under: Mutex<HashMap<LeaseRef, Under>>,
+    under: Arc<Mutex<Leases>>,
+}
+
+fn lock(under: &Mutex<Leases>) -> MutexGuard<'_, Leases> {
+    under.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a lease. The one that was not touched for longest makes room for a new one.
+fn entry(under: &mut Leases, lease: LeaseRef) -> &mut Under {
+    if under.len() >= MOST
+        && !under.contains_key(&lease)
+        && let Some(oldest) = under.iter().min_by_key(|(_, one)| one.touched).map(|(lease, _)| *lease)
+    {
+        under.remove(&oldest);
+    }
+    let new = || Under { files: HashMap::new(), arrived: 0, coming: 0, touched: Instant::now() };
+    let entry = under.entry(lease).or_insert_with(new);
+    entry.touched = Instant::now();
+    entry
+}
+
+/// A file on its way. What came of it is counted until it arrived, or is given up.
+#[derive(Debug)]
+pub(super) struct Coming {
+    under: Arc<Mutex<Leases>>,
+    lease: LeaseRef,
+    n: u32,
+    /// How many bytes all files of the lease may have together.
+    most: u64,
+    came: AtomicU64,
+    refused: AtomicBool,
+}
+
+impl Coming {
+    /// Counts bytes before they are stored. `false`: all files of the lease together have as many as they may.
+    pub(super) fn more(&self, bytes: u64) -> bool {
+        let mut under = lock(&self.under);
+        let entry = entry(&mut under, self.lease);
+        if entry.beside(self.n).saturating_add(bytes) > self.most {
+            self.refused.store(true, Ordering::Relaxed);
+            return false;
+        }
+        entry.coming = entry.coming.saturating_add(bytes);
+        self.came.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether it was refused because of the others.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// It is there. What it replaces, when that had another name: it must go.
+    pub(super) fn arrived(&self, file: Arrived) -> Option<FileKey> {
+        let mut under = lock(&self.under);
+        let entry = entry(&mut under, self.lease);
+        entry.coming = entry.coming.saturating_sub(self.came.swap(0, Ordering::Relaxed));
+        entry.arrived = entry.arrived.saturating_add(file.size);
+        let key = file.key.clone();
+        let before = entry.files.insert(self.n, file)?;
+        entry.arrived = entry.arrived.saturating_sub(before.size);
+        Some(before.key).filter(|before| *before != key)
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        let came = self.came.swap(0, Ordering::Relaxed);
+        if let Some(entry) = lock(&self.under).get_mut(&self.lease) {
+            entry.coming = entry.coming.saturating_sub(came);
+        }
+    }
 }
 
 impl Deliveries {
-    fn under(&self) -> MutexGuard<'_, HashMap<LeaseRef, Under>> {
-        self.under.lock().unwrap_or_else(PoisonError::into_inner)
+    fn under(&self) -> MutexGuard<'_, Leases> {
+        lock(&self.under)
     }
 
-    /// How many bytes arrived under a lease, this file left out: what comes under its number replaces it.
+    /// How many bytes arrived or are on their way under a lease, this file left out: what comes under its number replaces
+    /// it.
     pub(super) fn bytes_beside(&self, lease: LeaseRef, n: u32) -> u64 {
-        let under = self.under();
-        let files = under.get(&lease).into_iter().flat_map(|under| &under.files);
-        files.filter(|(number, _)| **number != n).map(|(_, file)| file.size).sum()
+        self.under().get(&lease).map_or(0, |under| under.beside(n))
     }
 
-    /// A file arrived. What it replaces, when that had another name: it must go.
-    pub(super) fn arrived(&self, lease: LeaseRef, n: u32, file: Arrived) -> Option<FileKey> {
-        let mut under = self.under();
-        if under.len() >= MOST
-            && !under.contains_key(&lease)
-            && let Some(oldest) = under.iter().min_by_key(|(_, one)| one.touched).map(|(lease, _)| *lease)
-        {
-            under.remove(&oldest);
-        }
-        let entry =
-            under.entry(lease).or_insert_with(|| Under { files: HashMap::new(), touched: Instant::now() });
-        entry.touched = Instant::now();
-        let key = file.key.clone();
-        entry.files.insert(n, file).map(|before| before.key).filter(|before| *before != key)
+    /// A file begins to come, under a lease of which all files together may have so many bytes.
+    pub(super) fn begin(&self, lease: LeaseRef, n: u32, most: u64) -> Coming {
+        let (came, refused) = (AtomicU64::new(0), AtomicBool::new(false));
+        Coming { under: Arc::clone(&self.under), lease, n, most, came, refused }
     }
 
     /// The lease is over.
@@ -172,12 +247,31 @@ mod tests {
             size,
             sha256: Sha256::of(name.as_bytes()),
         };
-        assert_eq!(deliveries.arrived(lease, 0, file("a", 10)), None);
-        assert_eq!(deliveries.arrived(lease, 0, file("a", 20)), None, "the same name is overwritten");
-        assert_eq!(deliveries.arrived(lease, 0, file("b", 5)), Some(file("a", 20).key), "another is removed");
-        deliveries.arrived(lease, 1, file("c", 7));
+        let arrived = |n, file: Arrived| {
+            let coming = deliveries.begin(lease, n, 30);
+            assert!(coming.more(file.size));
+            coming.arrived(file)
+        };
+        assert_eq!(arrived(0, file("a", 10)), None);
+        assert_eq!(arrived(0, file("a", 20)), None, "the same name is overwritten");
+        assert_eq!(arrived(0, file("b", 5)), Some(file("a", 20).key), "another is removed");
+        arrived(1, file("c", 7));
         assert_eq!((deliveries.bytes_beside(lease, 0), deliveries.bytes_beside(lease, 2)), (7, 12));
         deliveries.forget(lease);
         assert_eq!(deliveries.bytes_beside(lease, 2), 0);
+    }
+
+    #[test]
+    fn files_that_come_at_the_same_time_do_not_pass_the_limit_together() {
+        let deliveries = Deliveries::default();
+        let lease = LeaseRef { task: TaskId::new(), fence: Fence(1) };
+        let [one, two] = [0, 1].map(|n| deliveries.begin(lease, n, 100));
+        assert!(one.more(60) && two.more(40));
+        assert!(!two.more(1) && two.is_refused() && !one.is_refused());
+        drop(two);
+        assert_eq!(deliveries.bytes_beside(lease, 1), 60);
+        assert!(one.more(40));
+        drop(one);
+        assert_eq!(deliveries.bytes_beside(lease, 1), 0);
     }
 }

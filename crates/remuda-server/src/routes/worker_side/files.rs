@@ -1,5 +1,7 @@
 //! Files on their way to a worker and back.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -97,14 +99,17 @@ pub(crate) async fn output(
     let limits = &state.limits;
     let left = limits.task_outputs.saturating_sub(state.live.deliveries.bytes_beside(lease, n));
     let limit = limits.output.min(left);
+    let too_many_bytes = || {
+        let error = format!("the outputs of a task may have {} bytes together", limits.task_outputs);
+        too_much(lease.task, "tasks.max_output_total", error)
+    };
     let admitted = async {
         if n >= limits.task_files {
             let error = format!("a task may have {} output files", limits.task_files);
             return Err(too_much(lease.task, "graph.output_files", error));
         }
         if left == 0 {
-            let error = format!("the outputs of a task may have {} bytes together", limits.task_outputs);
-            return Err(too_much(lease.task, "tasks.max_output_total", error));
+            return Err(too_many_bytes());
         }
         if query.size.is_some_and(|size| size > limit) {
             return Err(ApiError::too_large("the file", limit));
@@ -129,8 +134,17 @@ pub(crate) async fn output(
         n,
         &query.filename,
     );
-    let pieces = body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from));
-    let stored = state.files.put(&key, timely(pieces, &state.limits), Some(limit)).await?;
+    let coming = Arc::new(state.live.deliveries.begin(lease, n, limits.task_outputs));
+    let counted = Arc::clone(&coming);
+    let pieces = body.into_data_stream().map(move |chunk| {
+        let chunk = chunk.map_err(BoxError::from)?;
+        // Others of the task may come at the same time.
+        if counted.more(chunk.len() as u64) { Ok(chunk) } else { Err("too many bytes".into()) }
+    });
+    let stored = match state.files.put(&key, timely(pieces, &state.limits), Some(limit)).await {
+        Err(_) if coming.is_refused() => return Err(too_many_bytes()),
+        stored => stored?,
+    };
     // A lease that was lost meanwhile has a successor, which delivers its own.
     if let Err(error) = current(&state, &sidecar, lease).await {
         if error.body.code == wire::FENCED {
@@ -140,7 +154,7 @@ pub(crate) async fn output(
     }
     let sha256 = Sha256(stored.sha256.0);
     let arrived = Arrived { key: key.clone(), size: stored.size, sha256 };
-    if let Some(replaced) = state.live.deliveries.arrived(lease, n, arrived) {
+    if let Some(replaced) = coming.arrived(arrived) {
         state.files.delete(&replaced).await?;
     }
     Ok(Json(wire::Delivered { key: key.to_string(), size: stored.size, sha256 }))

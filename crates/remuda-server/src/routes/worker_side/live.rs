@@ -36,8 +36,7 @@ pub(super) struct Holder {
 /// What is known of one task's lease.
 #[derive(Debug, Clone)]
 struct Known {
-    /// `None` when nobody holds it.
-    holder: Option<Holder>,
+    holder: Holder,
     read: Instant,
 }
 
@@ -74,7 +73,7 @@ impl Live {
     pub(super) async fn holder(&self, store: &dyn Store, task: TaskId) -> Option<Holder> {
         let known = self.known().get(&task).filter(|known| known.read.elapsed() < FRESH).cloned();
         if let Some(known) = known {
-            return known.holder;
+            return Some(known.holder);
         }
         let read = Instant::now();
         // Without a store nothing is let through.
@@ -82,9 +81,13 @@ impl Live {
         let holder =
             lease.map(|lease| Holder { owner: lease.owner, attempt: lease.attempt, gateway: lease.gateway });
         let mut known = self.known();
-        // What nobody holds is asked for by who means no good, and would fill the list.
-        if known.len() < MOST || known.contains_key(&task) {
-            known.insert(task, Known { holder: holder.clone(), read });
+        // A task that nobody holds is not remembered: anybody can make up the ids of such tasks, and would fill the list.
+        match &holder {
+            Some(holder) if known.len() < MOST || known.contains_key(&task) => {
+                known.insert(task, Known { holder: holder.clone(), read });
+            }
+            Some(_) => {}
+            None => drop(known.remove(&task)),
         }
         holder
     }
@@ -98,8 +101,7 @@ impl Live {
     /// A process was told that it lost its lease on a task. Readers are sent to look elsewhere only if it was the one that
     /// is known here to have it.
     pub(super) fn lost(&self, hub: &FrameHub, task: TaskId, owner: OwnerId) {
-        let known =
-            self.known().get(&task).and_then(|known| known.holder.as_ref().map(|holder| holder.owner));
+        let known = self.known().get(&task).map(|known| known.holder.owner);
         if known == Some(owner) {
             self.forget(hub, task);
         }

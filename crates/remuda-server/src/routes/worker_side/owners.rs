@@ -15,13 +15,13 @@ const GRACE: Duration = Duration::from_secs(24 * 3600);
 /// How long an answer of the store is believed.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// How many answers are kept.
-const MOST: usize = 10_000;
+/// How many answers are kept for one key. More processes than this seldom share one.
+const MOST: usize = 1_000;
 
 /// What the store said of sidecars.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    known: Mutex<HashMap<(KeyId, OwnerId), (OwnerId, Instant)>>,
+    known: Mutex<HashMap<KeyId, HashMap<OwnerId, (OwnerId, Instant)>>>,
 }
 
 impl Owners {
@@ -35,7 +35,7 @@ impl Owners {
     ) -> remuda_store::Result<OwnerId> {
         let known = {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.get(&(key, told)).copied()
+            known.get(&key).and_then(|known| known.get(&told)).copied()
         };
         if let Some((owner, read)) = known
             && read.elapsed() < FRESH
@@ -49,10 +49,39 @@ impl Owners {
             tracing::info!(%key, %owner, "a sidecar keeps what it held before the upgrade");
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
-            known.clear();
-        }
-        known.insert((key, told), (owner, read));
+        remember(known.entry(key).or_default(), told, (owner, read));
         Ok(owner)
+    }
+}
+
+/// Whoever tells many ids forgets its own; what is known of other keys stays.
+fn remember(known: &mut HashMap<OwnerId, (OwnerId, Instant)>, told: OwnerId, answer: (OwnerId, Instant)) {
+    if known.len() >= MOST && !known.contains_key(&told) {
+        known.retain(|_, (_, read)| read.elapsed() < FRESH);
+        if known.len() >= MOST {
+            // The older half, so that this is not done for every one.
+            let mut moments: Vec<Instant> = known.values().map(|(_, read)| *read).collect();
+            let (_, middle, _) = moments.select_nth_unstable(MOST / 2);
+            let middle = *middle;
+            known.retain(|_, (_, read)| *read > middle);
+        }
+    }
+    known.insert(told, answer);
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_key_that_tells_many_ids_is_remembered_in_bounded_memory() {
+        let mut known = HashMap::new();
+        for _ in 0..5 * MOST {
+            let told = OwnerId(Uuid::new_v4());
+            remember(&mut known, told, (told, Instant::now()));
+            assert!(known.contains_key(&told) && known.len() <= MOST);
+        }
     }
 }

@@ -178,7 +178,8 @@ impl Preflight {
             requires.labels.extend(labels.iter().cloned());
         }
         let begun = Instant::now();
-        let work = Work::new("checking a graph", tenant.as_str(), raw.get().len());
+        // Not refused: whoever asks was admitted with its request, and only so many are.
+        let work = Work::new("checking a graph", tenant.as_str(), raw.get().len()).patient();
         let limits = self.limits.workflow();
         let read = move || (Workflow::from_raw_within(raw.clone(), &limits), raw);
         let (workflow, raw) = self.pool.run(work.clone(), read).await?;
@@ -195,10 +196,16 @@ impl Preflight {
             }
         }
         let verdict = judged?;
-        let placements = self.placements(&work, &case, tenant, inputs, &verdict).await?;
+        let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
+        let limits = self.limits.clone();
+        let name = move || placements::Named::of(&taken.workflow, &inputs, &uploads, &limits);
+        let named = self.pool.run(work.clone(), name).await??;
+        // On the runtime: a store that is slow is no computation that takes too long.
+        let known = placements::look_up_all(&self.store, &tenant, named.different()).await?;
         let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
         let looked = move || {
             let workflow = &taken.workflow;
+            let placements = named.placed(&known)?;
             paths::check(workflow, &uploads, &placements)?;
             Ok::<_, Refusal>((fingerprint::affinity(workflow), fingerprint::shape(workflow), placements))
         };
@@ -223,38 +230,6 @@ impl Preflight {
     ) -> Result<Result<verdict::Verdict, Refusal>, NotDone> {
         let case = Arc::clone(case);
         self.pool.run(work.clone(), move || verdict::judge(&case, &workers)).await
-    }
-
-    /// The files of a large graph are looked for beside the runtime as a whole: what is found in the graph and what is
-    /// asked of the store take turns.
-    async fn placements(
-        &self,
-        work: &Work,
-        case: &Arc<Case>,
-        tenant: Tenant,
-        inputs: BTreeMap<String, String>,
-        verdict: &verdict::Verdict,
-    ) -> Result<Vec<Placement>, PreflightError> {
-        if self.pool.is_small(work) {
-            let workflow = &case.workflow;
-            return placements::find(
-                &self.store,
-                &tenant,
-                workflow,
-                &inputs,
-                &verdict.upload_inputs,
-                &self.limits,
-            )
-            .await;
-        }
-        let (store, case, uploads) =
-            (Arc::clone(&self.store), Arc::clone(case), verdict.upload_inputs.clone());
-        let limits = self.limits.clone();
-        let runtime = tokio::runtime::Handle::current();
-        let find = move || {
-            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads, &limits))
-        };
-        self.pool.run(work.clone(), find).await?
     }
 }
 

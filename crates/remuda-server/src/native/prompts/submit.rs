@@ -90,7 +90,7 @@ pub(crate) async fn submit(
     state: &AppState,
     tenant: &Tenant,
     prompt: Prompt,
-    permit: Option<Submission>,
+    permit: Submission,
 ) -> Result<Accepted, NativeError> {
     let (external_id, idempotency) = match prompt.id {
         Some((id, request)) => {

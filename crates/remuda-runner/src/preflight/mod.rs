@@ -7,6 +7,7 @@
 mod fingerprint;
 #[cfg(test)]
 pub(crate) mod growth;
+mod loaders;
 mod paths;
 mod placements;
 mod refusal;
@@ -203,10 +204,11 @@ impl Preflight {
         // On the runtime: a store that is slow is no computation that takes too long.
         let known = placements::look_up_all(&self.store, &tenant, named.different()).await?;
         let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
+        let allowed = self.limits.allowed_paths.clone();
         let looked = move || {
             let workflow = &taken.workflow;
             let placements = named.placed(&known)?;
-            paths::check(workflow, &uploads, &placements)?;
+            paths::check(workflow, &uploads, &placements, &allowed)?;
             Ok::<_, Refusal>((fingerprint::affinity(workflow), fingerprint::shape(workflow), placements))
         };
         let (affinity, shape, placements) = self.pool.run(work, looked).await??;

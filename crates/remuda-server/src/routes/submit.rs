@@ -97,6 +97,7 @@ pub(crate) async fn submit(
     let question = Question {
         tenant: caller.tenant.clone(),
         workflow: payload,
+        extra_data: None,
         inputs,
         requires,
         targets: None,

@@ -36,7 +36,7 @@ pub struct Limits {
     pub answer: u64,
     /// Bytes of `/object_info`. A server with thousands of nodes has some ten megabytes. Default 32 MiB.
     pub object_info: u64,
-    /// Bytes of `/history` and `/queue`, which repeat the workflows that were sent. Default 64 MiB.
+    /// Bytes of `/history` and `/queue`, which repeat the workflows that were sent, in ASCII. Default 96 MiB.
     pub history: u64,
     /// Bytes of one file from `/view`. Default 16 GiB.
     pub file: u64,
@@ -54,7 +54,7 @@ impl Default for Limits {
         Self {
             answer: 16 << 20,
             object_info: 32 << 20,
-            history: 64 << 20,
+            history: 96 << 20,
             file: 16 << 30,
             frame: 64 << 20,
             frames_per_second: 2_000,

@@ -2,6 +2,7 @@
 
 mod book;
 mod clock;
+mod effort;
 mod line;
 mod marks;
 mod pool;

@@ -73,8 +73,9 @@ struct State {
     running: HashMap<String, usize>,
     threads: usize,
     idle: usize,
-    /// Threads whose work nobody waits for any more.
-    stuck: usize,
+    /// Threads whose work nobody waits for any more. Below zero for a moment when such work ends before the watchdog has
+    /// come to count it.
+    stuck: isize,
     closed: bool,
 }
 
@@ -97,7 +98,7 @@ impl Shared {
 
     /// A thread that is stuck is replaced, but not for ever.
     fn most_threads(&self, state: &State) -> usize {
-        self.options.threads + state.stuck.min(2 * self.options.threads)
+        self.options.threads + usize::try_from(state.stuck).unwrap_or(0).min(2 * self.options.threads)
     }
 }
 
@@ -207,7 +208,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What runs for longer than this, each once. Their callers hear of it, and others get threads in their place.
+    /// What takes more processor time than this, or six times as long, each once. Their callers hear of it, and others get threads in their place.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<Running> {
         let overdue = self.shared().roll.overdue(limit);
         for running in overdue.iter().filter(|running| running.pooled) {

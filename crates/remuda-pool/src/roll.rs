@@ -7,10 +7,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use crate::effort::Effort;
 use crate::{Clock, Marks, Work};
 
 /// So many computations are known at once. More than there are threads; what finds no place is only not named.
 const SLOTS: usize = 64;
+
+/// A computation that gets no processor is given up after this many times the limit.
+const WITHOUT_PROCESSOR: u32 = 6;
 
 /// A computation under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,9 +35,24 @@ pub struct Running {
 struct Entry {
     work: Work,
     began: Duration,
+    effort: Option<Effort>,
     stall: Option<oneshot::Sender<()>>,
     pooled: bool,
     told: bool,
+}
+
+impl Entry {
+    /// Time on the clock counts where the system does not tell how much of it the thread had.
+    fn is_overdue(&self, now: Duration, limit: Duration) -> bool {
+        let ran = now.saturating_sub(self.began);
+        if ran < limit {
+            return false;
+        }
+        match self.effort.as_ref().and_then(Effort::spent) {
+            Some(spent) => spent >= limit || ran >= limit.saturating_mul(WITHOUT_PROCESSOR),
+            None => true,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +121,10 @@ impl Roll {
             _ => false,
         };
         let (began, pooled) = (self.clock.ran(), stall.is_some());
-        *self.slots[slot].entry() = Some(Entry { work: work.clone(), began, stall, pooled, told: false });
+        // What is done on the spot is too small for this to matter.
+        let effort = if pooled { Effort::begin() } else { None };
+        let entry = Entry { work: work.clone(), began, effort, stall, pooled, told: false };
+        *self.slots[slot].entry() = Some(entry);
         let entered = Entered { roll: self, slot: Some(slot), marked };
         #[cfg(debug_assertions)]
         if let Some(Fault(fault)) = self.fault.get() {
@@ -118,14 +140,14 @@ impl Roll {
         taken.filter_map(|slot| slot.entry().as_ref().map(|entry| shown(entry, now))).collect()
     }
 
-    /// What has run for longer than this, each once. Its caller is told.
+    /// What has used more processor time than this, or has run for six times as long, each once. Its caller is told.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<Running> {
         let now = self.clock.ran();
         let mut overdue = Vec::new();
         for slot in self.slots.iter().filter(|slot| slot.taken.load(Ordering::Relaxed)) {
             let mut entry = slot.entry();
             let Some(entry) = entry.as_mut() else { continue };
-            if entry.told || now.saturating_sub(entry.began) < limit {
+            if entry.told || !entry.is_overdue(now, limit) {
                 continue;
             }
             entry.told = true;

@@ -18,7 +18,8 @@ const UNSAID: usize = 64;
 /// How a watchdog behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchdogOptions {
-    /// For so long of the process's own time a runtime may stand still, and a computation may take: 10 s.
+    /// How long a runtime may stand still, in the process's own time, and how much processor time a computation may take:
+    /// 10 s. A computation that waits for a processor has six times as long.
     pub limit: Duration,
     /// The pause between two looks. A process that was stopped for longer ran for no more than twice this.
     pub tick: Duration,

@@ -117,6 +117,42 @@ async fn a_stall_is_told_and_others_go_on() {
 }
 
 #[tokio::test]
+async fn processor_time_counts_and_waiting_for_it_does_not() {
+    if !std::path::Path::new("/proc/thread-self/schedstat").exists() {
+        return;
+    }
+    let pool = pool(2, 8);
+    let limit = Duration::from_millis(300);
+    let _watchdog = Watchdog::start(&pool, WatchdogOptions::new(limit)).unwrap();
+    // Far beyond the limit on the clock, and hardly any work.
+    let idle = pool.run(large("idle"), move || std::thread::park_timeout(limit * 2)).await;
+    assert_eq!(idle, Ok(()));
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let busy = pool.run(large("busy"), move || {
+        while !stopped.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    assert_eq!(busy.await, Err(NotDone::Stalled));
+    stop.store(true, Ordering::Relaxed);
+    until("it ends", || pool.running().is_empty()).await;
+}
+
+#[tokio::test]
+async fn work_that_ends_as_it_is_given_up_is_counted_right() {
+    let pool = pool(1, 8);
+    let limit = Duration::from_millis(10);
+    let _watchdog =
+        Watchdog::start(&pool, WatchdogOptions { limit, tick: Duration::from_millis(1) }).unwrap();
+    for _ in 0..30 {
+        let _either = pool.run(large("t"), move || std::thread::park_timeout(limit * 6)).await;
+    }
+    until("all ended", || pool.running().is_empty()).await;
+    assert_eq!(pool.run(large("t"), || 1).await, Ok(1));
+}
+
+#[tokio::test]
 async fn only_what_computes_on_a_stored_task_is_marked() {
     let dir = tempfile::tempdir().unwrap();
     let pool = pool(1, 8);

@@ -20,6 +20,8 @@ pub struct GraphLimits {
     pub output_files: usize,
     /// Results of any kind that a task may leave, files included: 100,000.
     pub outputs: usize,
+    /// Folders of the workers' hosts below which every tenant may name files by their absolute paths: none.
+    pub allowed_paths: Vec<String>,
 }
 
 impl Default for GraphLimits {
@@ -33,6 +35,7 @@ impl Default for GraphLimits {
             files: 1_000,
             output_files: left.files,
             outputs: left.outputs,
+            allowed_paths: Vec::new(),
         }
     }
 }

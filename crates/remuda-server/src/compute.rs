@@ -7,6 +7,7 @@ use remuda_pool::{NotDone, Work};
 use serde::Serialize;
 
 use crate::error::{ApiError, ApiResult};
+use crate::permits::Submission;
 use crate::state::Shared;
 
 /// To hash a text takes so much less than to read it.
@@ -26,6 +27,23 @@ impl Shared {
         F: FnOnce() -> T + Send + 'static,
     {
         Ok(self.pool.run(Work::new(what, tenant.as_str(), bytes), compute).await?)
+    }
+
+    /// Works on so many bytes of a request that was admitted as a submission. It waits for its turn and is not refused:
+    /// how many of them there are is bounded already, and a burst is nothing bad.
+    pub(crate) async fn compute_admitted<T, F>(
+        &self,
+        what: &'static str,
+        tenant: &Tenant,
+        _admitted: &Submission,
+        bytes: usize,
+        compute: F,
+    ) -> ApiResult<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        Ok(self.pool.run(Work::new(what, tenant.as_str(), bytes).patient(), compute).await?)
     }
 
     /// Works on so many bytes of a stored task. Waits for its turn: the number of those who read is bounded elsewhere.

@@ -95,6 +95,7 @@ impl AppState {
             preflight: Preflight::new(options.store.clone())
                 .with_pool(options.pool.clone())
                 .within(options.graph.clone())
+                .longest(options.limits.body)
                 .bound(options.tenant_labels),
             pool: options.pool,
             pulse: options.pulse,

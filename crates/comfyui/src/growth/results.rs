@@ -36,6 +36,12 @@ fn entry(n: usize) -> HistoryEntry {
 
 pub(super) fn table() -> Vec<Case> {
     vec![
+        case(&["lenient::ascii_length"], "many short texts that grow", 20_000, |n| {
+            let text = format!("[{}]", vec!["\"\u{1f600}\", 1e15"; n].join(","));
+            Box::new(move || {
+                black_box(lenient::ascii_length(&text));
+            })
+        }),
         case(
             &[
                 "Outputs::from_history",

@@ -28,6 +28,15 @@ pub enum Outcome {
     Deleted,
     /// It ran to its end, and left more than anybody would believe: the results were not read.
     TooMany(TooMany),
+    /// It ended, and its entry in the history is larger than [`crate::Limits::history`] allows: how it ended is not known.
+    TooLarge {
+        /// What was asked.
+        what: String,
+        /// The bound.
+        limit: u64,
+        /// What the bound counts.
+        unit: &'static str,
+    },
     /// The server does not know it any more, or will never run it.
     Lost(Lost),
     /// The watch ended; the prompt may still be running.
@@ -209,8 +218,8 @@ impl Outcome {
     #[must_use]
     pub fn judge_within(mut entry: HistoryEntry, limits: &Limits) -> Outcome {
         if !entry.outputs_fit() {
-            let message = format!("what it left holds more than {VALUES} JSON values");
-            return Outcome::Failed(Box::new(ExecutionFailure::untold(message)));
+            let what = "what it left".to_owned();
+            return Outcome::TooLarge { what, limit: VALUES as u64, unit: "JSON values" };
         }
         let read = Outputs::from_history_within(&entry.raw_outputs, limits);
         if read.is_err() {
@@ -291,6 +300,7 @@ impl Outcome {
             Outcome::Interrupted(at) => Error::Interrupted(at),
             Outcome::Deleted => Error::Deleted { prompt_id },
             Outcome::TooMany(source) => Error::TooMany { prompt_id, source },
+            Outcome::TooLarge { what, limit, unit } => Error::TooLarge { what, limit, unit },
             Outcome::Lost(lost) => Error::Lost { prompt_id, lost },
             Outcome::GaveUp(why) => Error::GaveUp { prompt_id, why },
         })

@@ -269,9 +269,12 @@ impl Service {
                 Vec::new()
             }
             // The entry will not become smaller.
-            Answer::History(id, Err(error)) | Answer::Look(id, Err(error)) if is_entry_too_large(&error) => {
-                tracing::warn!(url = self.client.url(), prompt_id = %id, %error, "the end of the prompt cannot be read");
-                self.tracker.unreadable(&id, error.to_string());
+            Answer::History(id, Err(Error::TooLarge { what, limit, unit }))
+            | Answer::Look(id, Err(Error::TooLarge { what, limit, unit }))
+                if is_entry(&what) =>
+            {
+                tracing::warn!(url = self.client.url(), prompt_id = %id, limit, unit, "the end of the prompt cannot be read: its entry in the history is too large");
+                self.tracker.unreadable(&id, what, limit, unit);
                 Vec::new()
             }
             Answer::Survey(Err(error)) => {
@@ -291,7 +294,7 @@ impl Service {
     }
 }
 
-/// Whether it is the prompt's own entry in the history that is too large, and not another answer of the server.
-fn is_entry_too_large(error: &Error) -> bool {
-    matches!(error, Error::TooLarge { what, .. } if what.contains("/history/"))
+/// Whether it is the prompt's own entry in the history that was asked for, and not another answer of the server.
+fn is_entry(what: &str) -> bool {
+    what.contains("/history/")
 }

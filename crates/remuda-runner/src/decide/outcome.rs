@@ -80,6 +80,16 @@ pub(crate) fn judge(outcome: Outcome) -> Judged {
             let failure = Failure { details, ..Failure::new(FailureClass::Delivery, message) };
             Bad { failure, left: None, free: false, dead: false }
         }
+        // The entry repeats what was sent: every worker would answer the same.
+        Outcome::TooLarge { what, limit, unit } => {
+            let setting = if unit == "bytes" { " (the limit is workers.max_history)" } else { "" };
+            let message = format!(
+                "its result was not taken: the answer to {what} is larger than {limit} {unit}{setting}"
+            );
+            let details = (unit == "bytes").then(|| json!({ "limit": "workers.max_history", "most": limit }));
+            let failure = Failure { details, ..Failure::new(FailureClass::Delivery, message) };
+            Bad { failure, left: None, free: false, dead: false }
+        }
         Outcome::Failed(failure) => raised(failure),
         Outcome::Interrupted(at) => {
             Bad::new(FailureClass::Execution, format!("{at}, by somebody else than Remuda"))

@@ -7,6 +7,7 @@
 mod fingerprint;
 #[cfg(test)]
 pub(crate) mod growth;
+mod loaders;
 mod paths;
 mod placements;
 mod refusal;
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use comfyui::Workflow;
+use comfyui::{Workflow, lenient};
 use remuda_core::transition::Ending;
 use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Placement, Requirements, Tenant, WorkerId};
 use remuda_pool::{NotDone, Pool, Work};
@@ -34,6 +35,12 @@ use crate::limits::GraphLimits;
 use verdict::Case;
 use workers::{Known, same_workers};
 
+/// The longest body of a request, unless it is said otherwise.
+const LONGEST: u64 = 32 << 20;
+
+/// Texts up to this length are not counted: they grow to less than twelve times as much.
+const SHORT: usize = 1 << 20;
+
 /// What is to be checked.
 #[derive(Debug, Clone)]
 pub struct Question {
@@ -41,6 +48,8 @@ pub struct Question {
     pub tenant: Tenant,
     /// The graph, as it came.
     pub workflow: Box<RawValue>,
+    /// `extra_data`, which goes to ComfyUI with the graph.
+    pub extra_data: Option<Box<RawValue>>,
     /// Files for inputs, by `node.input`: `asset:<sha256>` or the name of an uploaded file.
     pub inputs: BTreeMap<String, String>,
     /// What the submitter asks of a worker.
@@ -57,6 +66,8 @@ pub struct Question {
 pub struct Cleared {
     /// The graph, byte for byte.
     pub workflow: Box<RawValue>,
+    /// `extra_data`, as it came.
+    pub extra_data: Option<Box<RawValue>>,
     /// Files that must be at the worker first.
     pub placements: Vec<Placement>,
     /// What the submitter asks for, and what at least one known worker lacks.
@@ -80,6 +91,8 @@ pub struct Preflight {
     known: Known,
     pool: Pool,
     limits: GraphLimits,
+    /// How long a graph and its `extra_data` may be, as ComfyUI writes them.
+    longest: u64,
     /// Labels that all tasks of a tenant require.
     bound: BTreeMap<Tenant, BTreeSet<String>>,
 }
@@ -88,7 +101,14 @@ impl Preflight {
     /// For the workers of this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         let (limits, bound) = (GraphLimits::default(), BTreeMap::new());
-        Self { known: Known::new(store.clone()), store, pool: Pool::default(), limits, bound }
+        Self {
+            known: Known::new(store.clone()),
+            store,
+            pool: Pool::default(),
+            limits,
+            longest: LONGEST,
+            bound,
+        }
     }
 
     /// Large graphs are checked on the threads of this pool.
@@ -102,6 +122,13 @@ impl Preflight {
     #[must_use]
     pub fn within(mut self, limits: GraphLimits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Graphs may be this long together with their `extra_data`, as ComfyUI writes them.
+    #[must_use]
+    pub fn longest(mut self, bytes: u64) -> Self {
+        self.longest = bytes;
         self
     }
 
@@ -173,16 +200,26 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, inputs, mut requires, targets, strict } = question;
+        let Question { tenant, workflow: raw, extra_data, inputs, mut requires, targets, strict } = question;
         if let Some(labels) = self.bound.get(&tenant) {
             requires.labels.extend(labels.iter().cloned());
         }
         let begun = Instant::now();
-        let work = Work::new("checking a graph", tenant.as_str(), raw.get().len());
+        // Not refused: whoever asks was admitted with its request, and only so many are.
+        let work = Work::new(
+            "checking a graph",
+            tenant.as_str(),
+            raw.get().len() + extra_data.as_ref().map_or(0, |extra| extra.get().len()),
+        )
+        .patient();
         let limits = self.limits.workflow();
-        let read = move || (Workflow::from_raw_within(raw.clone(), &limits), raw);
-        let (workflow, raw) = self.pool.run(work.clone(), read).await?;
-        let workflow = workflow.map_err(Refusal::from)?;
+        let longest = self.longest;
+        let read = move || {
+            check_length(&raw, extra_data.as_deref(), longest)?;
+            let workflow = Workflow::from_raw_within(raw.clone(), &limits)?;
+            Ok::<_, Refusal>((workflow, raw, extra_data))
+        };
+        let (workflow, raw, extra_data) = self.pool.run(work.clone(), read).await??;
         check_targets(targets.as_deref().unwrap_or_default(), &self.limits)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
@@ -195,11 +232,18 @@ impl Preflight {
             }
         }
         let verdict = judged?;
-        let placements = self.placements(&work, &case, tenant, inputs, &verdict).await?;
         let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
+        let limits = self.limits.clone();
+        let name = move || placements::Named::of(&taken.workflow, &inputs, &uploads, &limits);
+        let named = self.pool.run(work.clone(), name).await??;
+        // On the runtime: a store that is slow is no computation that takes too long.
+        let known = placements::look_up_all(&self.store, &tenant, named.different()).await?;
+        let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
+        let allowed = self.limits.allowed_paths.clone();
         let looked = move || {
             let workflow = &taken.workflow;
-            paths::check(workflow, &uploads, &placements)?;
+            let placements = named.placed(&known)?;
+            paths::check(workflow, &uploads, &placements, &allowed)?;
             Ok::<_, Refusal>((fingerprint::affinity(workflow), fingerprint::shape(workflow), placements))
         };
         let (affinity, shape, placements) = self.pool.run(work, looked).await??;
@@ -212,6 +256,7 @@ impl Preflight {
             outputs: verdict.outputs,
             node_errors: verdict.node_errors,
             workflow: raw,
+            extra_data,
         })
     }
 
@@ -224,38 +269,23 @@ impl Preflight {
         let case = Arc::clone(case);
         self.pool.run(work.clone(), move || verdict::judge(&case, &workers)).await
     }
+}
 
-    /// The files of a large graph are looked for beside the runtime as a whole: what is found in the graph and what is
-    /// asked of the store take turns.
-    async fn placements(
-        &self,
-        work: &Work,
-        case: &Arc<Case>,
-        tenant: Tenant,
-        inputs: BTreeMap<String, String>,
-        verdict: &verdict::Verdict,
-    ) -> Result<Vec<Placement>, PreflightError> {
-        if self.pool.is_small(work) {
-            let workflow = &case.workflow;
-            return placements::find(
-                &self.store,
-                &tenant,
-                workflow,
-                &inputs,
-                &verdict.upload_inputs,
-                &self.limits,
-            )
-            .await;
-        }
-        let (store, case, uploads) =
-            (Arc::clone(&self.store), Arc::clone(case), verdict.upload_inputs.clone());
-        let limits = self.limits.clone();
-        let runtime = tokio::runtime::Handle::current();
-        let find = move || {
-            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads, &limits))
-        };
-        self.pool.run(work.clone(), find).await?
+/// A ComfyUI repeats what it was sent in its queue and its history, in ASCII. What becomes larger there than a request may be
+/// would look like an answer without end, from every worker that gets it.
+fn check_length(graph: &RawValue, extra: Option<&RawValue>, longest: u64) -> Result<(), Refusal> {
+    let extra = extra.map_or("{}", RawValue::get);
+    if graph.get().len() + extra.len() <= SHORT {
+        return Ok(());
     }
+    let length = lenient::ascii_length(graph.get()) + lenient::ascii_length(extra);
+    if length as u64 <= longest {
+        return Ok(());
+    }
+    let message = format!(
+        "the graph and its extra_data take {length} bytes the way ComfyUI writes them, in ASCII, and {longest} are allowed"
+    );
+    Err(Refusal::too_large("server.body_limit", message))
 }
 
 fn check_targets(targets: &[String], limits: &GraphLimits) -> Result<(), Refusal> {

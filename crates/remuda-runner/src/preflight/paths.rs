@@ -15,80 +15,11 @@ use percent_encoding::percent_decode_str;
 use remuda_core::Placement;
 use serde_json::Value;
 
+use super::loaders::{LOADERS, Reads, names_a_place, reads_by_its_name};
 use super::placements::UploadInputs;
 use super::refusal::{Refusal, RefusalKind};
 use super::uploads::annotation;
 use crate::decide::edits::FOLDER;
-
-/// Where a loader reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reads {
-    /// A name in the input folder, where `[output]` and `[temp]` lead to the others.
-    Input,
-    /// A name in the output folder, where everybody's results are.
-    Output,
-    /// Any path of the worker's host, relative to where ComfyUI was started.
-    Host,
-}
-
-/// Loaders whose descriptions do not say that they read files, or not from where.
-const LOADERS: [(&str, &str, Reads); 44] = [
-    // ComfyUI's own.
-    ("LoadImage", "image", Reads::Input),
-    ("LoadImageMask", "image", Reads::Input),
-    ("LoadImageOutput", "image", Reads::Output),
-    ("LoadLatent", "latent", Reads::Input),
-    ("LoadAudio", "audio", Reads::Input),
-    ("LoadVideo", "file", Reads::Input),
-    ("Load3D", "model_file", Reads::Input),
-    ("Load3DAnimation", "model_file", Reads::Input),
-    ("LoadImageSetNode", "images", Reads::Input),
-    ("LoadImageSetFromFolderNode", "folder", Reads::Input),
-    ("LoadImageTextSetFromFolderNode", "folder", Reads::Input),
-    ("LoadImageDataSetFromFolder", "folder", Reads::Input),
-    ("LoadImageTextDataSetFromFolder", "folder", Reads::Input),
-    // Data sets for training are kept beside the results.
-    ("LoadTrainingDataset", "folder_name", Reads::Output),
-    // VideoHelperSuite. Its loaders with `Path` open what they are given.
-    ("VHS_LoadVideo", "video", Reads::Input),
-    ("VHS_LoadVideoFFmpeg", "video", Reads::Input),
-    ("VHS_LoadAudioUpload", "audio", Reads::Input),
-    ("VHS_LoadImages", "directory", Reads::Input),
-    ("VHS_LoadVideoPath", "video", Reads::Host),
-    ("VHS_LoadVideoFFmpegPath", "video", Reads::Host),
-    ("VHS_LoadImagePath", "image", Reads::Host),
-    ("VHS_LoadImagesPath", "directory", Reads::Host),
-    ("VHS_LoadAudio", "audio_file", Reads::Host),
-    // WAS Node Suite.
-    ("Image Load", "image_path", Reads::Host),
-    ("Load Image Batch", "path", Reads::Host),
-    ("Load Text File", "file_path", Reads::Host),
-    ("Text Load Line From File", "file_path", Reads::Host),
-    ("Load Cache", "latent_path", Reads::Host),
-    // Inspire Pack.
-    ("LoadImage //Inspire", "image", Reads::Input),
-    ("LoadImagesFromDir //Inspire", "directory", Reads::Host),
-    ("LoadImageListFromDir //Inspire", "directory", Reads::Host),
-    ("LoadPromptsFromDir //Inspire", "prompt_dir", Reads::Host),
-    ("LoadPromptsFromFile //Inspire", "prompt_file", Reads::Host),
-    // KJNodes.
-    ("LoadAndResizeImage", "image", Reads::Input),
-    ("LoadImagesFromFolderKJ", "folder", Reads::Host),
-    ("LoadVideosFromFolder", "video", Reads::Host),
-    // Names that several packs use.
-    ("LoadImageFromPath", "image", Reads::Host),
-    ("LoadImagesFromPath", "path", Reads::Host),
-    ("LoadVideoFromPath", "video", Reads::Host),
-    ("LoadAudioFromPath", "audio", Reads::Host),
-    ("LoadImagesFromDirectory", "directory", Reads::Host),
-    ("JWImageLoadRGB", "path", Reads::Host),
-    ("JWImageLoadRGBA", "path", Reads::Host),
-    ("easy loadImagesForLoop", "directory", Reads::Host),
-];
-
-/// Words in the name of a class that reads something, and in the name of an input that says where.
-const READERS: [&str; 5] = ["load", "read", "import", "open", "fromfile"];
-const PLACES: [&str; 5] = ["path", "dir", "folder", "file", "location"];
 
 /// The longest path that systems know, in bytes.
 const LONGEST: usize = 4096;
@@ -97,11 +28,12 @@ const LONGEST: usize = 4096;
 const HOPS: usize = 8;
 
 /// Refuses the first name that is not the caller's. `placed` are the inputs that name files of the tenant's own, which
-/// are found by now.
+/// are found by now; `allowed` are folders of the workers' hosts that the operator has opened to everybody.
 pub(super) fn check(
     workflow: &Workflow,
     upload_inputs: &UploadInputs,
     placed: &[Placement],
+    allowed: &[String],
 ) -> Result<(), Refusal> {
     let placed: HashSet<(&str, &str)> =
         placed.iter().map(|file| (file.node_id.as_str(), file.input.as_str())).collect();
@@ -111,7 +43,7 @@ pub(super) fn check(
         let Some(class) = node.class_type() else { continue };
         let listed: Vec<_> = LOADERS.iter().filter(|(known, ..)| *known == class).collect();
         let uploads = upload_inputs.get(class.as_ref());
-        let reader = mentions(&class, &READERS);
+        let reader = reads_by_its_name(&class);
         if listed.is_empty() && uploads.is_none() && !reader {
             continue;
         }
@@ -123,7 +55,7 @@ pub(super) fn check(
             let takes_upload = uploads.is_some_and(|inputs| inputs.contains(input.name.as_ref()));
             let reads = by_list.or_else(|| takes_upload.then_some(Reads::Input));
             // A loader that nobody has listed, by its names: only what cannot be meant well is refused there.
-            if reads.is_none() && !(reader && mentions(&input.name, &PLACES)) {
+            if reads.is_none() && !(reader && names_a_place(&input.name)) {
                 continue;
             }
             for text in texts(&index, &mut handed, &input) {
@@ -131,6 +63,7 @@ pub(super) fn check(
                     // No path is as long as that, and one text may be handed to any number of loaders.
                     Some(_) if text.len() > LONGEST => Some("is longer than any name of a file".into()),
                     None if text.len() > LONGEST => None,
+                    _ if reads != Some(Reads::Output) && is_allowed(&text, allowed) => None,
                     Some(reads) => wrong(reads, &text),
                     None => trick(&text).filter(|_| !is_web(&text)).map(Cow::Borrowed),
                 };
@@ -141,11 +74,6 @@ pub(super) fn check(
         }
     }
     Ok(())
-}
-
-fn mentions(name: &str, words: &[&str]) -> bool {
-    let name = name.to_ascii_lowercase();
-    words.iter().any(|word| name.contains(word))
 }
 
 /// What an input names, as far as the graph tells: its text, the texts within its value, or the text that a node which
@@ -257,6 +185,45 @@ fn is_ours(part: &str) -> bool {
     part.trim().eq_ignore_ascii_case(FOLDER)
 }
 
+/// Whether it is an absolute path in one of these folders, without anything that could lead out of it.
+fn is_allowed(text: &str, folders: &[String]) -> bool {
+    if folders.is_empty() {
+        return false;
+    }
+    let text = stripped(text);
+    let plain = text.replace('\\', "/");
+    let looks_alike =
+        text.chars().any(|c| c != '\\' && (fold(c) != c || matches!(c, '\u{2025}' | '\u{2026}')));
+    let escaped = percent_decode_str(text).decode_utf8_lossy() != text;
+    let address = plain.contains("://") || plain.contains("::$");
+    if looks_alike || escaped || address || plain.chars().any(char::is_control) {
+        return false;
+    }
+    let parts: Vec<&str> = parts_of(&plain).collect();
+    if parts.iter().copied().any(upwards) {
+        return false;
+    }
+    folders.iter().any(|folder| {
+        let folder = folder.replace('\\', "/");
+        let mut beyond = parts.iter();
+        let inside = parts_of(&folder).all(|part| beyond.next() == Some(&part));
+        // Two slashes at the beginning name another machine on some systems, and no folder of this one.
+        let same_kind = folder.starts_with('/') == plain.starts_with('/')
+            && folder.starts_with("//") == plain.starts_with("//");
+        // Everybody's files, should they be below.
+        inside && same_kind && !beyond.any(|part| is_ours(part))
+    })
+}
+
+fn parts_of(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|part| !matches!(*part, "" | "."))
+}
+
+/// Some systems take dots and blanks at the end of a name for nothing.
+fn upwards(part: &str) -> bool {
+    part.len() >= 2 && part.chars().all(|c| c == '.' || c.is_whitespace())
+}
+
 /// Why a name cannot be one in the input folder; also when it only looks so to a system that reads escapes, other slashes
 /// or other dots.
 fn trick(text: &str) -> Option<&'static str> {
@@ -292,8 +259,6 @@ fn plain_trick(text: &str) -> Option<&'static str> {
         return Some("is an address, not the name of a file");
     }
     let mut parts = text.split('/').map(str::trim).filter(|part| !matches!(*part, "" | "."));
-    // Some systems take dots and blanks at the end of a name for nothing.
-    let upwards = |part: &str| part.len() >= 2 && part.chars().all(|c| c == '.' || c.is_whitespace());
     if parts.clone().any(upwards) {
         return Some("leaves its folder");
     }
@@ -334,12 +299,17 @@ mod tests {
     use super::*;
 
     fn check_one(class: &str, input: &str, value: Value) -> Result<(), Refusal> {
+        check_allowing(class, input, value, &[])
+    }
+
+    fn check_allowing(class: &str, input: &str, value: Value, allowed: &[&str]) -> Result<(), Refusal> {
+        let allowed: Vec<String> = allowed.iter().map(|&folder| folder.to_owned()).collect();
         let graph = json!({"7": {"class_type": class, "inputs": {input: value, "n": 1}},
             "8": {"class_type": "PrimitiveString", "inputs": {"value": "/etc/passwd"}},
             "9": {"class_type": "Reroute", "inputs": {"": ["8", 0]}},
             "10": {"class_type": "StringConcatenate", "inputs": {"string_a": "/etc", "string_b": "/passwd"}}});
         let uploads = UploadInputs::from([("MyLoader".to_owned(), HashSet::from(["what".to_owned()]))]);
-        check(&Workflow::parse(graph.to_string()).unwrap(), &uploads, &[])
+        check(&Workflow::parse(graph.to_string()).unwrap(), &uploads, &[], &allowed)
     }
 
     #[test]
@@ -440,6 +410,47 @@ mod tests {
     }
 
     #[test]
+    fn folders_that_the_operator_opens_can_be_named_and_nothing_beside_them() {
+        let allowed = ["/mnt/nas/", "D:\\films"];
+        let check =
+            |class: &str, input: &str, path: &str| check_allowing(class, input, json!(path), &allowed);
+        for path in
+            ["/mnt/nas/film.mp4", "/mnt//nas/./a/b.mp4", "/mnt/nas", "D:\\films\\x.mp4", "D:/films/x.mp4"]
+        {
+            for (class, input) in [
+                ("VHS_LoadVideoPath", "video"),
+                ("LoadImage", "image"),
+                ("SomebodysImageLoader", "folder_path"),
+            ] {
+                assert_eq!(check(class, input, path), Ok(()), "{class} {path}");
+                assert!(check_one(class, input, json!(path)).is_err(), "{class} {path}");
+            }
+        }
+        for path in [
+            "/mnt/nas2/film.mp4",
+            "/mnt",
+            "/etc/passwd",
+            "/mnt/nas/../x",
+            "/mnt/nas/..\\..\\x",
+            "/mnt/nas/%2e%2e/x",
+            "/mnt/nas/.. /x",
+            "/mnt/nas/\u{ff0e}\u{ff0e}/x",
+            "/mnt/nas/..\u{2215}x",
+            "//mnt/nas/x",
+            "\\\\mnt\\nas\\x",
+            "/mnt/nas/remuda/0123-cat.png",
+            "/mnt/nas/a\nb",
+            "file:///mnt/nas/x",
+            "D:\\other\\x.mp4",
+            "C:\\films\\x.mp4",
+            "mnt/nas/x",
+        ] {
+            assert!(check("VHS_LoadVideoPath", "video", path).is_err(), "{path}");
+        }
+        assert!(check("LoadImageOutput", "image", "/mnt/nas/x.png").is_err(), "it reads results");
+    }
+
+    #[test]
     fn what_was_placed_is_the_tenants_own() {
         let graph = json!({"7": {"class_type": "LoadImage", "inputs": {"image": "x.png [output]"}}});
         let placed = Placement {
@@ -450,6 +461,6 @@ mod tests {
             filename: "x.png".into(),
         };
         let workflow = Workflow::parse(graph.to_string()).unwrap();
-        assert_eq!(check(&workflow, &UploadInputs::new(), &[placed]), Ok(()));
+        assert_eq!(check(&workflow, &UploadInputs::new(), &[placed], &[]), Ok(()));
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use comfyui::Workflow;
 use comfyui::workflow::{Index, Input};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use remuda_core::{OutputFile, Placement, Sha256, Tenant};
 use remuda_store::{Asset, Store};
 
-use super::refusal::{Place, PreflightError, Refusal, RefusalKind};
+use super::refusal::{Place, Refusal, RefusalKind};
 use super::uploads::{annotation, kept_name, straight};
 use crate::limits::GraphLimits;
 
@@ -28,8 +29,11 @@ const USUAL: [(&str, &str); 6] = [
 /// Classes with their inputs that take uploaded files, as far as workers told.
 pub(super) type UploadInputs = HashMap<String, HashSet<String>>;
 
+/// How many questions about files are with the store at once.
+const AT_ONCE: usize = 8;
+
 /// A file that a graph, or the request with it, names.
-pub(super) struct Named {
+pub(super) struct One {
     node: String,
     input: String,
     value: String,
@@ -38,44 +42,70 @@ pub(super) struct Named {
 }
 
 /// The files that the request names by `inputs`, and those that the graph names itself.
-pub(super) async fn find(
+pub(super) struct Named {
+    all: Vec<One>,
+    different: Vec<String>,
+}
+
+/// What the store said about the different names.
+pub(super) type KnownFiles = HashMap<String, Option<Found>>;
+
+impl Named {
+    pub(super) fn of(
+        workflow: &Workflow,
+        inputs: &BTreeMap<String, String>,
+        upload_inputs: &UploadInputs,
+        limits: &GraphLimits,
+    ) -> Result<Self, Refusal> {
+        let all = all_named(workflow, inputs, upload_inputs, limits)?;
+        let different: HashSet<&str> = all.iter().map(|one| one.value.as_str()).collect();
+        let different = different.into_iter().map(str::to_owned).collect();
+        Ok(Self { all, different })
+    }
+
+    /// Every name once, to be asked for.
+    pub(super) fn different(&self) -> Vec<String> {
+        self.different.clone()
+    }
+
+    /// The files that must be at the worker first, by what the store said of their names.
+    pub(super) fn placed(self, known: &KnownFiles) -> Result<Vec<Placement>, Refusal> {
+        let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
+        for one in self.all {
+            match known.get(&one.value).cloned().flatten() {
+                Some(file) => {
+                    found.insert((one.node, one.input), file);
+                }
+                None if one.surely => return Err(no_asset(&one.node, &one.input, &one.value)),
+                // A file of the worker's own.
+                None => {}
+            }
+        }
+        let placements = found.into_iter().map(|((node_id, input), file)| Placement {
+            node_id,
+            input,
+            sha256: file.sha256,
+            key: file.key,
+            filename: file.filename,
+        });
+        Ok(placements.collect())
+    }
+}
+
+/// Asks the store for each of these names, a few at a time.
+pub(super) async fn look_up_all(
     store: &Arc<dyn Store>,
     tenant: &Tenant,
-    workflow: &Workflow,
-    inputs: &BTreeMap<String, String>,
-    upload_inputs: &UploadInputs,
-    limits: &GraphLimits,
-) -> Result<Vec<Placement>, PreflightError> {
-    // Collected first: what borrows the graph must not live across an await.
-    let named = all_named(workflow, inputs, upload_inputs, limits)?;
-    let mut known: HashMap<&str, Option<Found>> = HashMap::new();
-    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
-    for one in &named {
-        let file = match known.get(one.value.as_str()) {
-            Some(file) => file.clone(),
-            None => {
-                let file = look_up(store, tenant, &one.value).await?;
-                known.insert(&one.value, file.clone());
-                file
-            }
-        };
-        match file {
-            Some(file) => {
-                found.insert((one.node.clone(), one.input.clone()), file);
-            }
-            None if one.surely => return Err(no_asset(&one.node, &one.input, &one.value).into()),
-            // A file of the worker's own.
-            None => {}
+    names: Vec<String>,
+) -> Result<KnownFiles, remuda_store::Error> {
+    let questions = stream::iter(names).map(|name| {
+        let (store, tenant) = (Arc::clone(store), tenant.clone());
+        async move {
+            let file = look_up(&store, &tenant, &name).await?;
+            Ok((name, file))
         }
-    }
-    let placements = found.into_iter().map(|((node_id, input), file)| Placement {
-        node_id,
-        input,
-        sha256: file.sha256,
-        key: file.key,
-        filename: file.filename,
     });
-    Ok(placements.collect())
+    questions.buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Every file that is named, those of the request first. Each different name is a question to the store, so their number
@@ -85,7 +115,7 @@ pub(super) fn all_named(
     inputs: &BTreeMap<String, String>,
     upload_inputs: &UploadInputs,
     limits: &GraphLimits,
-) -> Result<Vec<Named>, Refusal> {
+) -> Result<Vec<One>, Refusal> {
     if inputs.len() > limits.files {
         return Err(too_many(inputs.len(), limits));
     }
@@ -96,7 +126,7 @@ pub(super) fn all_named(
             return Err(too_long(&format!("inputs: {:?}", beginning(place)), limits));
         }
         let (node, input) = split(&index, place)?;
-        named.push(Named { node, input, value: value.clone(), surely: true });
+        named.push(One { node, input, value: value.clone(), surely: true });
     }
     let given: HashSet<(String, String)> =
         named.iter().map(|one| (one.node.clone(), one.input.clone())).collect();
@@ -126,7 +156,7 @@ fn beginning(text: &str) -> &str {
 
 /// A file of the tenant's that a graph names.
 #[derive(Clone)]
-struct Found {
+pub(super) struct Found {
     sha256: Sha256,
     key: String,
     filename: String,
@@ -174,7 +204,7 @@ fn literals(
     index: &Index<'_>,
     upload_inputs: &UploadInputs,
     limits: &GraphLimits,
-) -> Result<Vec<Named>, Refusal> {
+) -> Result<Vec<One>, Refusal> {
     let mut found = Vec::new();
     for node in index.nodes() {
         let class = node.class_type().unwrap_or_default();
@@ -198,7 +228,7 @@ fn literals(
                 }));
                 return Err(refusal);
             }
-            found.push(Named {
+            found.push(One {
                 node: node.id().to_owned(),
                 input: input.name.into_owned(),
                 value: text.into_owned(),

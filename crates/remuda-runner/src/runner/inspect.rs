@@ -78,7 +78,7 @@ pub(super) async fn describe(pool: &Pool, answer: Bytes) -> Result<offer::Descri
         false => None,
     };
     // Not refused: there is one at a time for each worker.
-    let work = Work::new("reading an object_info", "", answer.len()).patient();
+    let work = Work::new("reading an object_info", "descriptions of workers", answer.len()).patient();
     let described = pool.run(work, move || offer::describe(&answer)).await;
     match described.map_err(|error| error.to_string())? {
         Ok(described) => Ok(described),

@@ -101,7 +101,7 @@ impl GatewaySource {
 
     async fn read<T: serde::de::DeserializeOwned + Send + 'static>(&self, answer: Bytes) -> Result<T> {
         // Not refused: every worker has one at a time.
-        let work = Work::new("reading what the server says", "", answer.len()).patient();
+        let work = Work::new("reading what the server says", "the server", answer.len()).patient();
         let link = Arc::clone(&self.link);
         let read = self.pool.run(work, move || link.read(&answer)).await;
         read.unwrap_or_else(|error| {

@@ -80,12 +80,12 @@ async fn a_result_that_is_too_large_is_a_clear_failure_and_the_worker_goes_on() 
     let (rig, sim) = (Rig::new().await, sim().await);
     let herd = rig.herd_with(rig.owner, &[&sim], bounded(&sim));
     let fault = sim.faults().add(Fault::huge_history(3 << 20));
-    let id = rig.submit_with(&picture(), |task| task.max_retries = 0).await;
+    let id = rig.submit(&picture()).await;
     let task = rig.end_of(id).await;
     let error = task.error.unwrap();
-    assert_eq!((task.status, error.class), (Status::Failed, FailureClass::Execution));
+    assert_eq!((task.status, error.class, task.attempt), (Status::Failed, FailureClass::Delivery, 1));
     assert!(
-        error.message.contains("/history/") && error.message.contains("larger than"),
+        error.message.contains("/history/") && error.message.contains("workers.max_history"),
         "{}",
         error.message
     );

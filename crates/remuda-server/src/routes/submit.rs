@@ -64,7 +64,9 @@ pub(crate) async fn submit(
         true => {
             let text = bytes.clone();
             let hash = move || Sha256::of(&text);
-            let hash = state.compute("hashing a request", &caller.tenant, bytes.len() / LIGHT, hash).await?;
+            let hash = state
+                .compute_admitted("hashing a request", &caller.tenant, &permit, bytes.len() / LIGHT, hash)
+                .await?;
             idempotency(&headers, hash)?
         }
         false => None,
@@ -90,11 +92,12 @@ pub(crate) async fn submit(
         timeout_s,
         max_retries,
         metadata,
-    } = state.compute("reading a request", &caller.tenant, size, read).await??;
+    } = state.compute_admitted("reading a request", &caller.tenant, &permit, size, read).await??;
 
     let question = Question {
         tenant: caller.tenant.clone(),
         workflow: payload,
+        extra_data: None,
         inputs,
         requires,
         targets: None,

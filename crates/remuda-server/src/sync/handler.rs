@@ -67,7 +67,7 @@ pub(super) async fn prompt_sync(
     let (size, options) = (bytes.len(), state.sync.clone());
     let read = move || request::read(&bytes, &query, &options);
     let Wanted { mut prompt, base64, mut keep, timeout } =
-        state.compute("reading a prompt", &caller.tenant, size, read).await??;
+        state.compute_admitted("reading a prompt", &caller.tenant, &reading, size, read).await??;
     let until = received + timeout;
     let form = Form { accept: Accept::of(&headers), base64 };
     prompt.deadline = if keep { None } else { clock.checked_add(timeout + GRACE).ok() };
@@ -75,7 +75,7 @@ pub(super) async fn prompt_sync(
     // Before the submission: nothing that happens to the task may be missed.
     let mut guard = Guard::new(&state, prompt.task, !keep);
     let mut follow = state.changes.follow(prompt.task);
-    let accepted = prompts::submit(&state, &caller.tenant, prompt, Some(reading)).await;
+    let accepted = prompts::submit(&state, &caller.tenant, prompt, reading).await;
     let Accepted { task, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
         Ok(accepted) => accepted,
         Err(error) => {

@@ -100,6 +100,35 @@ async fn what_is_too_large_is_refused_by_the_name_of_its_limit() {
 }
 
 #[tokio::test]
+async fn what_comfyui_would_write_too_long_is_refused() {
+    let gateway = Gateway::start_with(|options| options.limits.body = 2 << 20).await;
+    let graph = |text: &str, times: usize| {
+        saved(1).replacen(
+            "{\"class_type\"",
+            &format!("{{\"_meta\": {{\"title\": \"{}\"}}, \"class_type\"", text.repeat(times)),
+            1,
+        )
+    };
+    submit(&gateway, &graph("x", 3 << 19), 201).await;
+    submit(&gateway, &graph("\u{1f600}", 30_000), 201).await;
+    // 1.2 MB as they come, 3.6 MB as ComfyUI writes them.
+    let faces = graph("\u{1f600}", 300_000);
+    let error = submit(&gateway, &faces, 422).await;
+    assert_eq!((&error["code"], &error["limit"]), (&value!("graph_too_large"), &value!("server.body_limit")));
+    let error = post(&gateway, "/prompt", format!("{{\"prompt\": {faces}}}"), 400).await;
+    assert_eq!(error["error"]["extra_info"]["limit"], "server.body_limit", "{error}");
+    let extra = format!(
+        "{{\"prompt\": {}, \"extra_data\": {{\"note\": \"{}\"}}}}",
+        saved(1),
+        "\u{1f600}".repeat(300_000)
+    );
+    let error = post(&gateway, "/prompt", extra.clone(), 400).await;
+    assert_eq!(error["error"]["extra_info"]["limit"], "server.body_limit", "{error}");
+    let error = post(&gateway, "/prompt_sync", extra, 400).await;
+    assert!(error["detail"].as_str().unwrap().contains("server.body_limit"), "{error}");
+}
+
+#[tokio::test]
 async fn files_and_targets_have_limits_too() {
     let gateway = gateway().await;
     let dots = ".".repeat(50_000);

@@ -191,3 +191,26 @@ async fn wrong_keys_behind_a_trusted_proxy_slow_only_who_showed_them() {
     let third = tokio::time::timeout(SOON, wrong("2001:db8:1:1::2")).await;
     assert!(third.is_err(), "{third:?}");
 }
+
+#[tokio::test]
+async fn a_burst_of_ordinary_submissions_is_taken() {
+    let gateway = Gateway::start_with(|options| {
+        let pool = remuda_pool::PoolOptions { threads: 2, ..Default::default() };
+        options.pool = remuda_pool::Pool::new(pool);
+    })
+    .await;
+    let (key, _) = keys(&gateway).await;
+    let mut graph: serde_json::Value = serde_json::from_str(GRAPH).unwrap();
+    graph["1"]["_meta"] = serde_json::json!({ "title": "x".repeat(60 << 10) });
+    let body = serde_json::json!({ "payload": graph }).to_string();
+    let native = serde_json::json!({ "prompt": graph }).to_string();
+    let burst = (0..200).map(|number| {
+        let (path, body) = if number % 4 == 0 { ("/prompt", &native) } else { ("/api/v1/tasks", &body) };
+        gateway.post(path).bearer_auth(&key).json_text(body).send()
+    });
+    for answer in futures_util::future::join_all(burst).await {
+        let answer = answer.unwrap();
+        let status = answer.status();
+        assert!(status.is_success(), "{status}: {}", answer.text().await.unwrap());
+    }
+}

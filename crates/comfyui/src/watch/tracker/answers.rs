@@ -30,9 +30,9 @@ impl Tracker {
     }
 
     /// It ended, and what it left is too large to be read.
-    pub(crate) fn unreadable(&mut self, id: &PromptId, why: String) {
+    pub(crate) fn unreadable(&mut self, id: &PromptId, what: String, limit: u64, unit: &'static str) {
         if self.watches.contains_key(id) {
-            self.end(id, Outcome::Failed(Box::new(ExecutionFailure::untold(why))));
+            self.end(id, Outcome::TooLarge { what, limit, unit });
         }
     }
 

@@ -185,7 +185,7 @@ async fn place_of(
 fn judge(entry: comfyui::HistoryEntry) -> Place {
     // Whether its results can be taken is found when they are fetched.
     match Outcome::judge_within(entry, &comfyui::outputs::Limits::default()) {
-        Outcome::Succeeded(_) | Outcome::TooMany(_) => Place::EndedWell,
+        Outcome::Succeeded(_) | Outcome::TooMany(_) | Outcome::TooLarge { .. } => Place::EndedWell,
         _ => Place::EndedBadly,
     }
 }

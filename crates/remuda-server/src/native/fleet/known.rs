@@ -91,7 +91,7 @@ async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<A
     }
     let size = descriptions.iter().map(|description| description.json.len()).sum();
     // Not refused: it is done once for all who wait.
-    let work = Work::new("merging what workers have", "", size).patient();
+    let work = Work::new("merging what workers have", "merged descriptions", size).patient();
     let (merged, errors) = pool.run(work, move || merge(&descriptions)).await?;
     for error in errors {
         tracing::warn!(%error, "an object_info in the store is not readable");

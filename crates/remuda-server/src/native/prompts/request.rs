@@ -32,11 +32,13 @@ pub(super) async fn prompt(
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, permit) = read_body_with(&headers, body, most, time, state.permits.submission()).await?;
     let size = bytes.len();
-    let mut prompt = state.compute("reading a prompt", &caller.tenant, size, move || read(&bytes)).await??;
+    let read = move || read(&bytes);
+    let mut prompt =
+        state.compute_admitted("reading a prompt", &caller.tenant, &permit, size, read).await??;
     if prompt.client.is_none() {
         prompt.client = client_in(&uri);
     }
-    let accepted = submit(&state, &caller.tenant, prompt, Some(permit)).await?;
+    let accepted = submit(&state, &caller.tenant, prompt, permit).await?;
     let Accepted { task, number, node_errors, .. } = accepted;
     let id = names::prompt_id(&task);
     Ok(Json(json!({"prompt_id": id, "number": shown(number), "node_errors": node_errors})).into_response())

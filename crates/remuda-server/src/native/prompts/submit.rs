@@ -90,7 +90,7 @@ pub(crate) async fn submit(
     state: &AppState,
     tenant: &Tenant,
     prompt: Prompt,
-    permit: Option<Submission>,
+    permit: Submission,
 ) -> Result<Accepted, NativeError> {
     let (external_id, idempotency) = match prompt.id {
         Some((id, request)) => {
@@ -102,6 +102,7 @@ pub(crate) async fn submit(
     let question = Question {
         tenant: tenant.clone(),
         workflow: prompt.workflow,
+        extra_data: prompt.extra_data,
         inputs: Default::default(),
         requires: Default::default(),
         targets: prompt.targets.clone(),
@@ -119,7 +120,7 @@ pub(crate) async fn submit(
     };
     let (number, priority) = number_and_priority(state, tenant, prompt.number, prompt.front).await?;
     let extra = PromptExtra {
-        extra_data: prompt.extra_data,
+        extra_data: cleared.extra_data,
         targets: prompt.targets,
         number,
         outputs: cleared.outputs,

@@ -85,10 +85,12 @@ pub(super) async fn change_all(
     body: Body,
 ) -> ApiResult<StatusCode> {
     let (time, permit) = (state.limits.body_time, state.permits.submission());
-    let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
+    let (bytes, permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
     let size = bytes.len();
     let read = move || serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(&bytes);
-    let Ok(settings) = state.compute("reading settings", &caller.tenant, size, read).await? else {
+    let Ok(settings) =
+        state.compute_admitted("reading settings", &caller.tenant, &permit, size, read).await?
+    else {
         return Ok(StatusCode::BAD_REQUEST);
     };
     if settings.len() > MOST || !settings.keys().all(|name| is_name(name)) {
@@ -109,10 +111,10 @@ pub(super) async fn change_one(
     body: Body,
 ) -> ApiResult<StatusCode> {
     let (time, permit) = (state.limits.body_time, state.permits.submission());
-    let (bytes, _permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
+    let (bytes, permit) = read_body_with(&headers, body, LONGEST, time, permit).await?;
     let size = bytes.len();
     let read = move || serde_json::from_slice::<Box<RawValue>>(&bytes);
-    match state.compute("reading settings", &caller.tenant, size, read).await? {
+    match state.compute_admitted("reading settings", &caller.tenant, &permit, size, read).await? {
         Ok(value) if is_name(&id) => keep(&state, &caller.tenant, &id, &value).await?,
         _ => return Ok(StatusCode::BAD_REQUEST),
     }

@@ -10,7 +10,7 @@ use remuda_store::Error as StoreError;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::access::WorkerCaller;
+use crate::access::{Caller, WorkerCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{read_body, read_json};
 use crate::state::AppState;
@@ -68,8 +68,11 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Said<T> {
         let limit = wire::LARGEST_REQUEST as u64;
         let bytes = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
         let kind = parts.headers.get(header::CONTENT_TYPE).cloned();
-        // Not refused: leases depend on it, and how many may ask at once is bounded.
-        let work = Work::new("reading what a worker says", "", bytes.len()).patient();
+        // Sidecars take turns by their keys, so that one with much to say is not in the way of the others. Not refused:
+        // leases depend on it.
+        let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
+        let lane = key.map_or_else(|| "sidecars".to_owned(), |key| key.to_string());
+        let work = Work::new("reading what a worker says", lane, bytes.len()).patient();
         let read = state.pool.run(work, move || read_json(kind.as_ref(), &bytes));
         read.await.map_err(ApiError::from)?.map(Self)
     }

@@ -77,8 +77,17 @@ static OUTPUTS: Setting = Setting {
     ..LIMIT
 };
 
+static ALLOWED_PATHS: Setting = Setting {
+    name: "graph.allowed_paths",
+    env: &["REMUDA_ALLOWED_PATHS"],
+    flags: &[flag("allow-path", "DIR", SERVE)],
+    shape: Shape::List,
+    help: "Folders of the workers' hosts, as absolute paths, in which every tenant's graphs may read files; not set: none",
+    ..Setting::BASE
+};
+
 pub(super) const SETTINGS: &[&Setting] =
-    &[&NODES, &INPUTS, &TARGETS, &NAME_LENGTH, &FILES, &OUTPUT_FILES, &OUTPUTS];
+    &[&NODES, &INPUTS, &TARGETS, &NAME_LENGTH, &FILES, &OUTPUT_FILES, &OUTPUTS, &ALLOWED_PATHS];
 
 /// The limits that the settings name.
 pub(in crate::config) fn read(from: &Resolved) -> Result<GraphLimits, ConfigError> {
@@ -90,5 +99,36 @@ pub(in crate::config) fn read(from: &Resolved) -> Result<GraphLimits, ConfigErro
         files: from.get(&FILES)?,
         output_files: from.get(&OUTPUT_FILES)?,
         outputs: from.get(&OUTPUTS)?,
+        allowed_paths: allowed_paths(from.list(&ALLOWED_PATHS)?)
+            .map_err(|reason| from.blame(&ALLOWED_PATHS, reason))?,
     })
+}
+
+/// Folders by their absolute paths, of Windows too: workers may run elsewhere.
+fn allowed_paths(given: Vec<String>) -> Result<Vec<String>, String> {
+    for folder in &given {
+        let drive =
+            matches!(folder.as_bytes(), [letter, b':', b'/' | b'\\', ..] if letter.is_ascii_alphabetic());
+        let upwards = folder.split(['/', '\\']).any(|part| part == "..");
+        if upwards || !(drive || folder.starts_with('/') || folder.starts_with("\\\\")) {
+            return Err(format!("`{folder}` is not an absolute path; write one such as /mnt/nas"));
+        }
+    }
+    Ok(given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowed_folders_are_absolute() {
+        let read = |folder: &str| allowed_paths(vec![folder.to_owned()]);
+        for folder in ["/mnt/nas", "/", "D:\\films", "d:/films", "\\\\nas\\films"] {
+            assert_eq!(read(folder), Ok(vec![folder.to_owned()]));
+        }
+        for folder in ["films", "../films", "/mnt/../etc", "D:films", "~/films"] {
+            assert!(read(folder).is_err(), "{folder}");
+        }
+    }
 }

@@ -13,8 +13,8 @@ static WATCHDOG: Setting = Setting {
     default: "10s",
     shape: Shape::Duration,
     range: (1, 3600),
-    help: "How long the process may stand still before /live says 503, and how long work on one graph may take before it is \
-           given up; time in which the process did not run is not counted",
+    help: "How long the process may stand still before /live says 503, and how much processor time work on one graph may take \
+           before it is given up (six times as long on the clock); time in which the process did not run is not counted",
     ..Setting::BASE
 };
 

@@ -58,14 +58,14 @@ static ALLOWED_HOSTS: Setting = Setting {
     ..Setting::BASE
 };
 
-static BODY_LIMIT: Setting = Setting {
+pub(super) static BODY_LIMIT: Setting = Setting {
     name: "server.body_limit",
     env: &["REMUDA_BODY_LIMIT"],
     flags: &[flag("body-limit", "SIZE", SERVE)],
     default: "32MiB",
     shape: Shape::Size,
     range: (1 << 10, 1 << 30),
-    help: "Longest request body, uploads of files excepted",
+    help: "Longest request body, uploads of files excepted; also the longest graph with its extra_data, as ComfyUI writes it",
     ..Setting::BASE
 };
 

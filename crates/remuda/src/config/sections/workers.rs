@@ -8,6 +8,8 @@ use crate::config::setting::{Program, Setting, Shape, flag};
 use crate::config::values::{ComfyUi, Size, Span, comfyuis};
 use comfyui::Limits;
 
+use super::server::BODY_LIMIT;
+
 static COMFYUI: Setting = Setting {
     name: "workers.comfyui",
     env: &["REMUDA_COMFYUI", "COMFYUI_BASE_URL", "COMFYUI_SERVER_ADDRESS"],
@@ -91,10 +93,9 @@ static MAX_OBJECT_INFO: Setting = Setting {
 static MAX_HISTORY: Setting = Setting {
     name: "workers.max_history",
     env: &["REMUDA_COMFYUI_MAX_HISTORY"],
-    default: "64MiB",
     shape: Shape::Size,
     range: (1 << 16, 1 << 40),
-    help: "Longest /history or /queue of a ComfyUI, unpacked",
+    help: "Longest /history or /queue of a ComfyUI, unpacked; not set: three times server.body_limit, at least 96MiB",
     ..Setting::BASE
 };
 
@@ -158,7 +159,11 @@ impl Workers {
         let limits = Limits {
             answer: bytes(&MAX_ANSWER)?,
             object_info: bytes(&MAX_OBJECT_INFO)?,
-            history: bytes(&MAX_HISTORY)?,
+            history: match from.optional::<Size, _>(&MAX_HISTORY)? {
+                Some(Size(bytes)) => bytes,
+                // The queue repeats a graph that runs and the next one, and each is as long as a body may be.
+                None => bytes(&BODY_LIMIT)?.saturating_mul(3).max(Limits::default().history),
+            },
             frame: usize::try_from(bytes(&MAX_MESSAGE)?).unwrap_or(usize::MAX),
             frames_per_second: from.get(&MESSAGES_PER_SECOND)?,
             ..Limits::default()

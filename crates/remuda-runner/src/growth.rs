@@ -112,7 +112,7 @@ fn table() -> Vec<Case> {
                 })
             },
         ),
-        case(&["placements::find", "placements::all_named"], "names of dots, and many files", 200, |n| {
+        case(&["Named::of", "placements::all_named"], "names of dots, and many files", 200, |n| {
             let load =
                 |at| format!(r#"{{"class_type": "LoadImage", "inputs": {{"image": "{}.png"}}}}"#, at % 9);
             let (workflow, place) = (of_nodes(n, load), ".".repeat(10 * n) + "0.image");
@@ -120,7 +120,7 @@ fn table() -> Vec<Case> {
                 black_box(preflight::growth::named(&workflow, [(place.as_str(), "x.png")]));
             })
         }),
-        case(&["placements::find"], "a file for every input of one node", 200, |n| {
+        case(&["Named::of"], "a file for every input of one node", 200, |n| {
             let workflow = of_inputs(n, |at| format!("\"i{at}\": \"x\""));
             let places: Vec<String> = (0..n).map(|at| format!("1.i{at}")).collect();
             Box::new(move || {

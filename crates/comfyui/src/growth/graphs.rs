@@ -234,6 +234,7 @@ pub(super) fn table() -> Vec<Case> {
         case(
             &[
                 "ObjectInfo::from_slice",
+                "ObjectInfo::fits",
                 "ObjectInfo::get",
                 "ObjectInfo::contains",
                 "ObjectInfo::iter",
@@ -251,6 +252,7 @@ pub(super) fn table() -> Vec<Case> {
                 };
                 let text = format!("{{{}}}", (0..n).map(class).collect::<Vec<_>>().join(", "));
                 Box::new(move || {
+                    assert!(ObjectInfo::fits(text.as_bytes()));
                     let info = ObjectInfo::from_slice(text.as_bytes()).unwrap();
                     black_box((
                         info.models("checkpoints").len(),

@@ -69,6 +69,7 @@ pub(super) fn table() -> Vec<Case> {
         case(
             &[
                 "HistoryEntry::outputs",
+                "HistoryEntry::outputs_fit",
                 "HistoryEntry::cached_nodes",
                 "HistoryEntry::duration_ms",
                 "Outcome::judge",

@@ -7,7 +7,7 @@ use crate::history::HistoryEntry;
 use crate::ids::PromptId;
 use crate::outputs::OutputFile;
 use crate::queue::Whereabouts;
-use crate::watch::{Event, ExecutionFailure, Lost, Outcome};
+use crate::watch::{Event, Lost, Outcome};
 
 impl Tracker {
     /// The server could not be asked.

@@ -11,11 +11,12 @@ use reqwest::redirect::Policy;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use crate::error::{Error, Result};
 use crate::lenient;
-use crate::limits::{self, Body, Limits, Route, Unread, VALUES};
+use crate::limits::{self, Body, Limits, Route, Turns, Unread, VALUES};
 use crate::tls;
 use crate::version::Capabilities;
 
@@ -163,6 +164,7 @@ impl ClientBuilder {
                 detecting: Mutex::default(),
             }),
             retries: self.retries,
+            turns: Turns::default(),
         })
     }
 }
@@ -207,6 +209,8 @@ struct Known {
 pub struct Client {
     inner: Arc<Inner>,
     retries: usize,
+    /// Shared by all clones.
+    turns: Turns,
 }
 
 impl fmt::Debug for Client {
@@ -247,7 +251,17 @@ impl Client {
 
     /// The same client for callers that have a schedule of their own: one try per call.
     pub(crate) fn without_retries(&self) -> Client {
-        Client { inner: Arc::clone(&self.inner), retries: 0 }
+        Client { retries: 0, ..self.clone() }
+    }
+
+    /// The same client, which counts from now on how long it waits for its turn to read large answers.
+    pub(crate) fn counting_waits(&self) -> Client {
+        Client { turns: self.turns.counted_anew(), ..self.clone() }
+    }
+
+    /// How long it has waited for its turn.
+    pub(crate) fn waited(&self) -> Duration {
+        self.turns.waited()
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -407,24 +421,36 @@ impl Call {
         }
     }
 
-    async fn once(&self, whole: bool) -> Result<reqwest::Response> {
+    /// When an answer that is read whole must be there.
+    pub(crate) fn until(&self) -> Instant {
+        Instant::now() + self.client.inner.timeout
+    }
+
+    fn timed_out(&self) -> Error {
+        Error::TimedOut { what: self.name(), after: self.client.inner.timeout }
+    }
+
+    async fn once(&self, until: Option<Instant>) -> Result<reqwest::Response> {
         let inner = &self.client.inner;
         let mut request = inner.http.request(self.method.clone(), self.url.clone());
-        if whole {
-            request = request.timeout(inner.timeout);
-        }
         if let Some(body) = &self.body {
             request = request.header(http::header::CONTENT_TYPE, "application/json").body(body.clone());
         }
         if let Some(range) = &self.range {
             request = request.header(http::header::RANGE, range);
         }
-        request.send().await.map_err(|error| self.transport(error))
+        let sending = request.send();
+        let sent = match until {
+            // Not a timeout of the request: what it waits for others while its body is read does not count.
+            Some(until) => timeout_at(until, sending).await.map_err(|_| self.timed_out())?,
+            None => sending.await,
+        };
+        sent.map_err(|error| self.transport(error))
     }
 
     pub(crate) fn transport(&self, error: reqwest::Error) -> Error {
         if error.is_timeout() && !error.is_connect() {
-            return Error::TimedOut { what: self.name(), after: self.client.inner.timeout };
+            return self.timed_out();
         }
         Error::Unreachable {
             url: self.client.url().to_owned(),
@@ -436,8 +462,8 @@ impl Call {
     }
 
     /// Sends, and turns a status that says failure into an error.
-    async fn checked(&self, whole: bool) -> Result<reqwest::Response> {
-        let mut response = self.once(whole).await?;
+    async fn checked(&self, until: Option<Instant>) -> Result<reqwest::Response> {
+        let mut response = self.once(until).await?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -475,21 +501,25 @@ impl Call {
 
     /// The answer as raw bytes, whatever its status.
     pub(crate) async fn answer(&self) -> Result<(StatusCode, Body)> {
-        let mut response = self.once(true).await?;
+        let until = self.until();
+        let mut response = self.once(Some(until)).await?;
         let status = response.status();
         // The page of a server error is text for people.
         let body = if status.is_server_error() {
-            Body::from(limits::beginning(&mut response).await)
+            let reading = limits::beginning(&mut response);
+            Body::from(timeout_at(until, reading).await.map_err(|_| self.timed_out())?)
         } else {
-            self.body(&mut response).await?
+            self.body(&mut response, until).await?
         };
         Ok((status, body))
     }
 
     /// The body of an answer, within its bound.
-    pub(crate) async fn body(&self, response: &mut reqwest::Response) -> Result<Body> {
+    pub(crate) async fn body(&self, response: &mut reqwest::Response, until: Instant) -> Result<Body> {
         let limit = self.route.bytes(&self.client.inner.limits);
-        limits::body(response, limit).await.map_err(|unread| match unread {
+        let reading = limits::body(response, limit, &self.client.turns, until);
+        reading.await.map_err(|unread| match unread {
+            Unread::TooSlow => self.timed_out(),
             Unread::TooLarge => self.too_large(limit),
             Unread::Broke(error) => self.transport(error),
         })
@@ -518,8 +548,9 @@ impl Call {
     /// The body of a good answer.
     pub(crate) async fn bytes(&self) -> Result<Body> {
         self.retried(|| async {
-            let mut response = self.checked(true).await?;
-            self.body(&mut response).await
+            let until = self.until();
+            let mut response = self.checked(Some(until)).await?;
+            self.body(&mut response, until).await
         })
         .await
     }
@@ -549,12 +580,12 @@ impl Call {
 
     /// Only the status matters.
     pub(crate) async fn done(&self) -> Result<()> {
-        self.retried(|| async { self.checked(true).await.map(drop) }).await
+        self.retried(|| async { self.checked(Some(self.until())).await.map(drop) }).await
     }
 
     /// The answer with its body unread, for streaming.
     pub(crate) async fn stream(&self) -> Result<reqwest::Response> {
-        self.retried(|| self.checked(false)).await
+        self.retried(|| self.checked(None)).await
     }
 }
 

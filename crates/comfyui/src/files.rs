@@ -454,7 +454,7 @@ impl Client {
         let status = response.status();
         let reading = async {
             match status.is_success() {
-                true => call.body(&mut response).await,
+                true => call.body(&mut response, call.until()).await,
                 false => Ok(Body::from(limits::beginning(&mut response).await)),
             }
         };

@@ -3,8 +3,12 @@
 //! A ComfyUI runs other people's code. Its answers are read as they come, counted after decompression, and dropped
 //! as soon as they pass their bound.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
 /// Bodies beyond this size are read a few at a time in the whole process: many servers that send as much as they may
 /// must not add up.
@@ -96,7 +100,72 @@ impl Route {
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     pub(crate) bytes: Bytes,
-    _turn: Option<SemaphorePermit<'static>>,
+    _turn: Option<Turn>,
+}
+
+/// The right to read one large body.
+#[derive(Debug)]
+struct Turn {
+    /// Gone first: whoever comes next from the same server must not find all others still taken.
+    _all: Option<SemaphorePermit<'static>>,
+    _own: Option<OwnedSemaphorePermit>,
+}
+
+/// Whose turn it is among the large bodies of one server: one at a time, so that a server that sends slowly holds up nobody
+/// but itself and one of the places that all share.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns {
+    own: Arc<Semaphore>,
+    waited: Arc<Mutex<Waited>>,
+}
+
+#[derive(Debug, Default)]
+struct Waited {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { own: Arc::new(Semaphore::new(1)), waited: Arc::default() }
+    }
+}
+
+impl Turns {
+    /// The same turns, with a count of their own of the time that is spent waiting.
+    pub(crate) fn counted_anew(&self) -> Self {
+        Self { own: Arc::clone(&self.own), waited: Arc::default() }
+    }
+
+    /// For how long a turn was waited for, until now. That is nobody's fault.
+    pub(crate) fn waited(&self) -> Duration {
+        let waited = self.lock();
+        waited.before + waited.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waited> {
+        self.waited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take(&self) -> Turn {
+        self.lock().since.get_or_insert_with(Instant::now);
+        let _counted = Counted(self);
+        // They are never closed.
+        let own = Arc::clone(&self.own).acquire_owned().await.ok();
+        Turn { _all: LARGE_AT_ONCE.acquire().await.ok(), _own: own }
+    }
+}
+
+/// Ends the wait, also when nobody waits for the body any more.
+struct Counted<'a>(&'a Turns);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let mut waited = self.0.lock();
+        if let Some(since) = waited.since.take() {
+            waited.before += since.elapsed();
+        }
+    }
 }
 
 impl From<Vec<u8>> for Body {
@@ -109,11 +178,17 @@ impl From<Vec<u8>> for Body {
 #[derive(Debug)]
 pub(crate) enum Unread {
     TooLarge,
+    TooSlow,
     Broke(reqwest::Error),
 }
 
-/// Reads a body of at most `limit` bytes, counted after decompression.
-pub(crate) async fn body(response: &mut reqwest::Response, limit: u64) -> Result<Body, Unread> {
+/// Reads a body of at most `limit` bytes, counted after decompression. What it has to wait for others is added to its time.
+pub(crate) async fn body(
+    response: &mut reqwest::Response,
+    limit: u64,
+    turns: &Turns,
+    mut until: Instant,
+) -> Result<Body, Unread> {
     // An honest server is refused before its body is sent. The length is absent where the body is compressed.
     if response.content_length().is_some_and(|length| length > limit) {
         return Err(Unread::TooLarge);
@@ -121,7 +196,9 @@ pub(crate) async fn body(response: &mut reqwest::Response, limit: u64) -> Result
     let mut turn = None;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(chunk) = response.chunk().await.map_err(Unread::Broke)? {
+    loop {
+        let chunk = timeout_at(until, response.chunk()).await.map_err(|_| Unread::TooSlow)?;
+        let Some(chunk) = chunk.map_err(Unread::Broke)? else { break };
         if (first.len() + all.len() + chunk.len()) as u64 > limit {
             return Err(Unread::TooLarge);
         }
@@ -134,8 +211,9 @@ pub(crate) async fn body(response: &mut reqwest::Response, limit: u64) -> Result
             all.extend_from_slice(&std::mem::take(&mut first));
         }
         if turn.is_none() && all.len() + chunk.len() > LARGE {
-            // It is never closed.
-            turn = LARGE_AT_ONCE.acquire().await.ok();
+            let since = Instant::now();
+            turn = Some(turns.take().await);
+            until += since.elapsed();
         }
         all.extend_from_slice(&chunk);
     }
@@ -154,4 +232,34 @@ pub(crate) async fn beginning(response: &mut reqwest::Response) -> Vec<u8> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_server_has_one_turn_and_waiting_for_it_is_counted() {
+        let turns = Turns::default();
+        let first = turns.take().await;
+        let mine = turns.counted_anew();
+        let waiting = tokio::spawn({
+            let mine = mine.clone();
+            async move { mine.take().await }
+        });
+        let since = Instant::now();
+        while mine.waited() < Duration::from_millis(20) {
+            assert!(since.elapsed() < Duration::from_secs(60), "it is counted while it goes on");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(!waiting.is_finished());
+        // Another server is not held up.
+        drop(Turns::default().take().await);
+        drop(first);
+        let second = waiting.await.unwrap();
+        let waited = mine.waited();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(mine.waited(), waited, "it is over");
+        drop(second);
+    }
 }

@@ -23,30 +23,49 @@ pub(crate) enum Answer {
 
 /// Asks the server one thing, within a limit of time.
 pub(crate) async fn question(client: Client, limit: Duration, ask: Ask, files: Vec<OutputFile>) -> Answer {
-    async fn within<T>(limit: Duration, what: &Ask, answer: impl Future<Output = Result<T>>) -> Result<T> {
-        match tokio::time::timeout(limit, answer).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::TimedOut { what: format!("{what:?}"), after: limit }),
-        }
-    }
+    let client = client.counting_waits();
+    let within = Within { client: &client, limit, what: &ask };
     match ask.clone() {
         // The latter two are not questions; the service deals with them.
-        Ask::Survey | Ask::FreshClientId | Ask::Ping => {
-            Answer::Survey(within(limit, &ask, survey(&client)).await)
-        }
+        Ask::Survey | Ask::FreshClientId | Ask::Ping => Answer::Survey(within.ask(survey(&client)).await),
         Ask::History(id) => {
-            let entry = within(limit, &ask, client.history(&id)).await;
+            let entry = within.ask(client.history(&id)).await;
             Answer::History(id, entry)
         }
         Ask::Look(id) => {
-            let place = within(limit, &ask, client.find(&id)).await;
+            let place = within.ask(client.find(&id)).await;
             Answer::Look(id, place)
         }
         Ask::SameServer(id) => {
-            let oldest = within(limit, &ask, oldest_memory(&client)).await;
+            let oldest = within.ask(oldest_memory(&client)).await;
             Answer::SameServer(id, oldest)
         }
         Ask::Files(id) => Answer::Files(id, missing_files(&client, files, limit).await),
+    }
+}
+
+/// A limit of time for an answer.
+struct Within<'a> {
+    client: &'a Client,
+    limit: Duration,
+    what: &'a Ask,
+}
+
+impl Within<'_> {
+    /// What the client has to wait until it may read a large answer is not the server's time.
+    async fn ask<T>(&self, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut answer = std::pin::pin!(answer);
+        let (mut left, mut waited) = (self.limit, self.client.waited());
+        loop {
+            if let Ok(answer) = tokio::time::timeout(left, &mut answer).await {
+                return answer;
+            }
+            left = self.client.waited().saturating_sub(waited);
+            waited += left;
+            if left.is_zero() {
+                return Err(Error::TimedOut { what: format!("{:?}", self.what), after: self.limit });
+            }
+        }
     }
 }
 

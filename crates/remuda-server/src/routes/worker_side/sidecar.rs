@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::access::WorkerCaller;
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{read_body, read_json};
+use crate::extract::{read_body, read_json_of};
 use crate::state::AppState;
 
 /// A process elsewhere that drives workers. Its key has the scope `worker`.
@@ -57,20 +57,40 @@ pub(super) fn owner(headers: &HeaderMap) -> ApiResult<OwnerId> {
     owner.to_str().unwrap_or_default().parse().map_err(|error| wrong(format!("{error}")))
 }
 
+/// What a sidecar can say, and how much of it. Values take up to a hundred times the room of their text.
+pub(super) trait Sayable: DeserializeOwned + Send + 'static {
+    const BYTES: usize = wire::LARGEST_REPORT;
+    const VALUES: usize = 300_000;
+}
+
+impl Sayable for wire::Acquire {}
+impl Sayable for wire::Release {}
+impl Sayable for wire::Adopt {}
+impl Sayable for wire::Beat {}
+impl Sayable for wire::End {}
+impl Sayable for wire::Harm {}
+impl Sayable for wire::GiveBack {}
+
+/// The names of all that a worker has are many, and nothing but names.
+impl Sayable for wire::Claim {
+    const BYTES: usize = wire::LARGEST_REQUEST;
+    const VALUES: usize = 600_000;
+}
+
 /// What a sidecar said, as JSON.
 pub(super) struct Said<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Said<T> {
+impl<T: Sayable> FromRequest<AppState> for Said<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
-        let limit = wire::LARGEST_REQUEST as u64;
+        let limit = T::BYTES as u64;
         let bytes = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
         let kind = parts.headers.get(header::CONTENT_TYPE).cloned();
         // Not refused: leases depend on it, and how many may ask at once is bounded.
         let work = Work::new("reading what a worker says", "", bytes.len()).patient();
-        let read = state.pool.run(work, move || read_json(kind.as_ref(), &bytes));
+        let read = state.pool.run(work, move || read_json_of(kind.as_ref(), &bytes, T::VALUES));
         read.await.map_err(ApiError::from)?.map(Self)
     }
 }

@@ -52,8 +52,11 @@ pub const BROKEN: [&str; 2] = ["upload_broken", "body_broken"];
 /// No request waits longer than this for something to happen, so that no proxy between the two loses patience.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(25);
 
-/// How much a worker may say of itself in one claim, or report at the end of an attempt.
+/// How much a worker may say of itself in one claim.
 pub const LARGEST_REQUEST: usize = 32 << 20;
+
+/// How much it may say in any other request, such as the report at the end of an attempt.
+pub const LARGEST_REPORT: usize = 8 << 20;
 
 /// The largest `object_info` that is taken.
 pub const LARGEST_OBJECT_INFO: usize = 64 << 20;

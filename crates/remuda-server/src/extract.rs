@@ -10,7 +10,10 @@ use futures_util::StreamExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use remuda_core::TaskId;
+use remuda_runner::lenient::count_values;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::{ApiError, ApiResult};
@@ -28,6 +31,9 @@ const SMALL: usize = 16 << 10;
 
 /// The longest body of a request that brings little.
 const SMALL_BODY: u64 = 1 << 20;
+
+/// So many JSON values a request may have beside its graph. A value takes up to a hundred times the room of its text.
+pub(crate) const MOST_VALUES: usize = 200_000;
 
 /// The id of a task in a path. A malformed one is 400, whatever the route.
 pub(crate) struct TaskPath(pub(crate) TaskId);
@@ -191,6 +197,15 @@ pub(crate) async fn skip(stream: &mut axum::body::BodyDataStream, most: u64) {
 
 /// Reads a JSON object that came under this content type. Not JSON is 400; JSON of another shape is 422 and names the field.
 pub(crate) fn read_json<T: DeserializeOwned>(kind: Option<&HeaderValue>, body: &[u8]) -> ApiResult<T> {
+    read_json_of(kind, body, MOST_VALUES)
+}
+
+/// Reads a JSON object with at most so many values beside a graph.
+pub(crate) fn read_json_of<T: DeserializeOwned>(
+    kind: Option<&HeaderValue>,
+    body: &[u8],
+    most: usize,
+) -> ApiResult<T> {
     let kind = kind.and_then(|value| value.to_str().ok());
     let essence = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
     if let Some(essence) = essence
@@ -206,6 +221,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(kind: Option<&HeaderValue>, body: &
     let Some(&first) = first else {
         return Err(ApiError::bad_request("not_json", "the body is empty; send a JSON object"));
     };
+    few_values(body, most)?;
     let mut reader = serde_json::Deserializer::from_slice(body);
     if first != b'{' {
         // Derived types would take a list for an object.
@@ -242,6 +258,36 @@ pub(crate) fn read_json<T: DeserializeOwned>(kind: Option<&HeaderValue>, body: &
     Ok(value)
 }
 
+/// The parts of a body that stay text, whichever request it is.
+#[derive(Deserialize)]
+struct Raw<'a> {
+    #[serde(borrow, default, alias = "prompt")]
+    payload: Option<&'a RawValue>,
+    /// Of it the members are looked at, and nothing that is in them.
+    #[serde(borrow, default)]
+    extra_data: Option<&'a RawValue>,
+}
+
+/// Refuses a body with more values beside its graph than this, before any of them is made.
+pub(crate) fn few_values(body: &[u8], most: usize) -> ApiResult<()> {
+    // A value takes at least two bytes, its comma included.
+    let all = if body.len() / 2 < most { 0 } else { count_values(body, usize::MAX) };
+    if all <= most {
+        return Ok(());
+    }
+    let within = |part: Option<&RawValue>, kept: usize| {
+        let part = part.map_or(&b""[..], |part| part.get().as_bytes());
+        count_values(part, usize::MAX) - count_values(part, kept)
+    };
+    let raw = serde_json::from_slice::<Raw<'_>>(body);
+    let text = raw.map_or(0, |raw| within(raw.payload, 0) + within(raw.extra_data, 1));
+    if all.saturating_sub(text) <= most {
+        return Ok(());
+    }
+    let error = format!("the body has more than {most} JSON values beside its graph");
+    Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "too_many_values", error))
+}
+
 fn not_json(error: &serde_json::Error) -> ApiError {
     ApiError::bad_request("not_json", format!("the body is not JSON: {error}"))
 }
@@ -267,6 +313,23 @@ pub(crate) fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_counted_beside_the_graph() {
+        let list = format!("[{}1]", "{\"\":0},".repeat(50));
+        let refused = |body: String| few_values(body.as_bytes(), 100).is_err();
+        assert!(refused(list.clone()));
+        for field in ["metadata", "webhook", "partial_execution_targets", "client_id"] {
+            assert!(refused(format!("{{\"{field}\": {list}, \"prompt\": {{}}}}")), "{field}");
+        }
+        for field in ["prompt", "payload"] {
+            assert!(!refused(format!("{{\"{field}\": {list}}}")), "{field}");
+            assert!(refused(format!("{{\"{field}\": {list}, \"{field}\": {list}}}")), "{field} twice");
+        }
+        assert!(!refused(format!("{{\"extra_data\": {{\"extra_pnginfo\": {list}}}}}")));
+        let members: String = (0..100).map(|n| format!("\"{n}\":0,")).collect();
+        assert!(refused(format!("{{\"extra_data\": {{{members} \"x\": 0}}}}")), "members are made");
+    }
 
     #[test]
     fn a_preference_is_found_among_others() {

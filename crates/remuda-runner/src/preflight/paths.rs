@@ -24,6 +24,9 @@ use crate::decide::edits::FOLDER;
 /// The longest path that systems know, in bytes.
 const LONGEST: usize = 4096;
 
+/// An object that is longer is not looked into.
+const BULKY: usize = 64 << 10;
+
 /// So many links are followed to find out what a text is.
 const HOPS: usize = 8;
 
@@ -57,6 +60,11 @@ pub(super) fn check(
             // A loader that nobody has listed, by its names: only what cannot be meant well is refused there.
             if reads.is_none() && !(reader && names_a_place(&input.name)) {
                 continue;
+            }
+            // Nobody names files with so much, and to look into it would take a hundred times its room.
+            let raw = input.raw.get();
+            if raw.starts_with('{') && raw.len() > BULKY {
+                return Err(refusal(node, &class, &input, raw, "is larger than any name of a file"));
             }
             for text in texts(&index, &mut handed, &input) {
                 let wrong = match reads {
@@ -405,6 +413,7 @@ mod tests {
             "not listed, and plain to see"
         );
         assert!(refused("LoadImageSetNode", "images", json!({"__value__": ["a.png", "../b.png"]})));
+        assert!(refused("LoadImageSetNode", "images", json!({"__value__": vec!["a.png"; 10_000]})), "bulky");
         assert!(refused("LoadImage", "image", json!(["8", 0])), "a node that only holds a text");
         assert!(refused("LoadImage", "image", json!(["9", 0])), "by way of another");
     }

@@ -25,6 +25,9 @@ pub const LARGEST: usize = LARGEST_PAYLOAD + LARGEST_HEAD + 4;
 /// A body of several frames is not larger than this.
 const FULL: usize = 8 << 20;
 
+/// A body has no more frames than this.
+pub const MOST: usize = 4096;
+
 /// A picture or message that is larger is not sent. Results can be sent as pictures.
 const LARGEST_PAYLOAD: usize = 32 << 20;
 
@@ -85,11 +88,13 @@ pub fn encode_one(frame: &Frame) -> Option<Bytes> {
 /// Writes frames, the first ones first, as many as a body holds. Tells how many it took.
 pub fn encode<F: AsRef<Frame>>(frames: &[F]) -> (Bytes, usize) {
     let mut body = BytesMut::new();
+    let mut count = 0;
     for (n, frame) in frames.iter().enumerate() {
         let Some(frame) = encode_one(frame.as_ref()) else { continue };
-        if !body.is_empty() && body.len() + frame.len() > FULL {
+        if count == MOST || (count > 0 && body.len() + frame.len() > FULL) {
             return (body.freeze(), n);
         }
+        count += 1;
         body.extend_from_slice(&frame);
     }
     (body.freeze(), frames.len())
@@ -100,6 +105,9 @@ pub fn decode(body: Bytes) -> Result<Vec<Frame>, BadFrames> {
     let mut decoder = Decoder { buffer: BytesMut::from(body), n: 0 };
     let mut frames = Vec::new();
     while let Some(frame) = decoder.next_frame()? {
+        if frames.len() == MOST {
+            return Err(decoder.bad(&format!("a body has at most {MOST}")));
+        }
         frames.push(frame);
     }
     if decoder.buffer.is_empty() { Ok(frames) } else { Err(decoder.bad("the body ends in it")) }

@@ -1,8 +1,11 @@
 //! `GET /api/v1/tasks`.
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::header;
 use remuda_core::Tenant;
+use remuda_pool::Work;
 use remuda_store::ListQuery;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -10,11 +13,18 @@ use utoipa::IntoParams;
 use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::ApiQuery;
+use crate::share::{Pass, Visit};
 use crate::state::AppState;
 use crate::wire::{TaskPage, TaskView, name};
 
 const USUAL: i64 = 50;
 const MOST: i64 = 500;
+
+/// So many are read and written together.
+const STEP: u32 = 50;
+
+/// How large they are is not known before they are written: never small.
+const WEIGHT: usize = 64 << 10;
 
 /// Which tasks.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -46,7 +56,7 @@ pub(crate) async fn list(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,
     ApiQuery(which): ApiQuery<Which>,
-) -> ApiResult<Json<TaskPage>> {
+) -> ApiResult<Response> {
     let status = match which.status.as_deref() {
         None | Some("") => None,
         Some(text) => Some(text.parse().map_err(|error: String| ApiError::invalid("status", error))?),
@@ -76,11 +86,55 @@ pub(crate) async fn list(
         }
     };
     let query = ListQuery { tenant, status, workflow_id: which.workflow_id, before, limit };
-    // Records may have much in them, too.
+    let page = write(&state, &caller.tenant, query).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], Bytes::from_owner(page)).into_response())
+}
+
+/// A page as text, counted as long as it is there.
+#[derive(Debug, Default)]
+struct Page {
+    text: Vec<u8>,
+    passes: Vec<Pass>,
+}
+
+impl AsRef<[u8]> for Page {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+/// Reads tasks and writes them, a few at a time: records may have much in them, which as values takes many times its room.
+async fn write(state: &AppState, reader: &Tenant, mut query: ListQuery) -> ApiResult<Page> {
     let _reading = state.permits.read().await?;
-    let page = state.store.list(&query).await?;
-    let next = page.tasks.last().filter(|_| page.more).map(|task| task.id.to_string());
-    let base = state.public_url.as_ref();
-    let tasks = page.tasks.into_iter().map(|task| TaskView::new(task, base)).collect();
-    Ok(Json(TaskPage { tasks, next }))
+    let guest = Visit::guest();
+    let mut page = Page { text: b"{\"tasks\":[".to_vec(), passes: Vec::new() };
+    let mut left = query.limit;
+    let next = loop {
+        query.limit = left.min(STEP);
+        let found = state.store.list(&query).await?;
+        let Some(last) = found.tasks.last().map(|task| task.id) else { break None };
+        left = left.saturating_sub(u32::try_from(found.tasks.len()).unwrap_or(left));
+        let base = state.public_url.clone();
+        let write = move || {
+            let views = found.tasks.into_iter().map(|task| TaskView::new(task, base.as_ref()));
+            serde_json::to_vec(&views.collect::<Vec<_>>())
+        };
+        let work = Work::new("writing a list of tasks", reader.as_str(), WEIGHT).patient();
+        let list = state.pool.run(work, write).await.map_err(ApiError::from)?;
+        let list = list.map_err(|error| ApiError::internal(error.to_string()))?;
+        let pass = state.memory.take(&guest, list.len() as u64).map_err(|_| ApiError::no_memory())?;
+        page.passes.push(pass);
+        if !page.text.ends_with(b"[") {
+            page.text.push(b',');
+        }
+        // Without its brackets.
+        page.text.extend_from_slice(list.get(1..list.len() - 1).unwrap_or_default());
+        if !found.more || left == 0 {
+            break found.more.then_some(last);
+        }
+        query.before = Some(last);
+    };
+    let next = serde_json::json!(next.map(|id| id.to_string()));
+    page.text.extend_from_slice(format!("],\"next\":{next}}}").as_bytes());
+    Ok(page)
 }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use remuda_core::{Priority, Requirements};
+use remuda_runner::lenient::count_values;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -22,6 +24,9 @@ const MAX_NAME: usize = 256;
 
 /// The longest metadata, as text.
 const MAX_METADATA: usize = 64 << 10;
+
+/// The most values in it: every list of tasks has it.
+const MAX_METADATA_VALUES: usize = 2_000;
 
 /// One request to run a workflow. Unknown fields are refused.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -66,11 +71,11 @@ pub(crate) struct SubmitTask {
     /// Not possible yet; refused rather than forgotten.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    webhook: Option<serde_json::Value>,
-    /// Yours, returned as it came. At most 64 KiB.
+    webhook: Option<IgnoredAny>,
+    /// Yours, returned as it came. At most 64 KiB, and 2,000 values.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    metadata: Option<serde_json::Value>,
+    metadata: Option<Box<RawValue>>,
 }
 
 /// What a worker must have.
@@ -145,14 +150,7 @@ impl SubmitTask {
             }
             names.iter().try_for_each(|text| name(field, text))?;
         }
-        if let Some(metadata) = &self.metadata
-            && metadata.to_string().len() > MAX_METADATA
-        {
-            return Err(ApiError::invalid(
-                "metadata",
-                format!("metadata is longer than {MAX_METADATA} bytes"),
-            ));
-        }
+        let metadata = self.metadata.as_deref().map(read_metadata).transpose()?;
         Ok(Wanted {
             workflow_id: self.workflow_id,
             priority,
@@ -163,9 +161,27 @@ impl SubmitTask {
             deadline: self.deadline,
             timeout_s,
             max_retries,
-            metadata: self.metadata,
+            metadata,
         })
     }
+}
+
+/// Metadata, made of its text when that is known to be short.
+fn read_metadata(raw: &RawValue) -> ApiResult<serde_json::Value> {
+    let bad = |error: String| ApiError::invalid("metadata", error);
+    let text = raw.get();
+    // Blanks between values are not kept.
+    if text.len() > 2 * MAX_METADATA {
+        return Err(bad(format!("metadata is longer than {MAX_METADATA} bytes")));
+    }
+    if count_values(text.as_bytes(), usize::MAX) > MAX_METADATA_VALUES {
+        return Err(bad(format!("metadata has more than {MAX_METADATA_VALUES} values")));
+    }
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
+    if value.to_string().len() > MAX_METADATA {
+        return Err(bad(format!("metadata is longer than {MAX_METADATA} bytes")));
+    }
+    Ok(value)
 }
 
 /// Whether a text can be a name. Not every store holds control characters.

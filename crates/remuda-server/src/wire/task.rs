@@ -189,12 +189,13 @@ pub(crate) struct AttemptView {
 }
 
 /// A page of tasks, newest first.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "for the description of the API")]
 pub(crate) struct TaskPage {
     /// Without `payload`.
-    pub(crate) tasks: Vec<TaskView>,
+    tasks: Vec<TaskView>,
     /// Pass it as `before` for the next page; null on the last.
-    pub(crate) next: Option<String>,
+    next: Option<String>,
 }
 
 impl TaskView {

@@ -88,6 +88,22 @@ fn cases() -> Vec<Case> {
         ("labels text", with("\"labels\": \"a\""), 422, "invalid_field", Some("labels"), "labels"),
         ("webhook", with("\"webhook\": \"http://x\""), 422, "invalid_field", Some("webhook"), "not possible"),
         (
+            "metadata of many values",
+            with(&format!("\"metadata\": [{}0]", "0,".repeat(2_000))),
+            422,
+            "invalid_field",
+            Some("metadata"),
+            "2000 values",
+        ),
+        (
+            "many values",
+            with(&format!("\"webhook\": [{}0]", "0,".repeat(200_000))),
+            422,
+            "too_many_values",
+            None,
+            "200000",
+        ),
+        (
             "metadata large",
             with(&format!("\"metadata\": \"{}\"", "x".repeat(70_000))),
             422,

@@ -5,13 +5,15 @@ use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 use remuda_core::Status;
 use remuda_store::OriginOrder;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::list::of;
 use super::queue::{cancel, done};
 use super::request::is_true;
 use super::{NativeError, find};
 use crate::access::{AdminCaller, SubmitCaller};
+use crate::error::ApiError;
 use crate::extract::SmallBody;
 use crate::state::AppState;
 
@@ -21,6 +23,32 @@ const MOST_RUNNING: u32 = 1000;
 /// So many workers are told at once.
 const AT_ONCE: usize = 16;
 
+/// The longest body: it says little.
+const LONGEST: usize = 64 << 10;
+
+/// What is to stop.
+#[derive(Debug, Default, Deserialize)]
+struct Interrupt<'a> {
+    #[serde(borrow, default)]
+    prompt_id: Option<&'a RawValue>,
+}
+
+/// What is to be freed.
+#[derive(Debug, Default, Deserialize)]
+struct Free<'a> {
+    #[serde(borrow, default)]
+    unload_models: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    free_memory: Option<&'a RawValue>,
+}
+
+fn short(body: &[u8]) -> Result<(), NativeError> {
+    if body.len() > LONGEST {
+        return Err(ApiError::too_large("the body", LONGEST as u64).into());
+    }
+    Ok(())
+}
+
 /// `POST /interrupt`: stops the prompt that is named, if it runs; without a name the one of this tenant that runs longest.
 /// Nobody else's.
 pub(super) async fn interrupt(
@@ -29,12 +57,13 @@ pub(super) async fn interrupt(
     SmallBody(body): SmallBody,
 ) -> Result<Response, NativeError> {
     // What is not JSON counts as nothing, as it always did.
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let named = body.get("prompt_id").filter(|id| is_true(id));
+    short(&body)?;
+    let body: Interrupt<'_> = serde_json::from_slice(&body).unwrap_or_default();
+    let named = body.prompt_id.filter(|id| is_true(id));
     let task = match named {
-        Some(id) => match id.as_str() {
-            Some(id) => find(&state, &caller.tenant, id).await?,
-            None => None,
+        Some(id) => match serde_json::from_str::<String>(id.get()) {
+            Ok(id) => find(&state, &caller.tenant, &id).await?,
+            Err(_) => None,
         },
         None => {
             let query = of(&caller.tenant, &[Status::Running], OriginOrder::OldestFirst, MOST_RUNNING);
@@ -55,11 +84,12 @@ pub(super) async fn free(
     _: AdminCaller,
     SmallBody(body): SmallBody,
 ) -> Result<Response, NativeError> {
-    let wish: Value = serde_json::from_slice(&body).map_err(|error| {
+    short(&body)?;
+    let wish: Free<'_> = serde_json::from_slice(&body).map_err(|error| {
         NativeError::refused("invalid_request", "The request cannot be read", error.to_string())
     })?;
-    let flag = |name: &str| wish.get(name).is_some_and(is_true);
-    let (unload, forget) = (flag("unload_models"), flag("free_memory"));
+    let unload = wish.unload_models.is_some_and(is_true);
+    let forget = wish.free_memory.is_some_and(is_true);
     let workers = state.fleet.ask.driven(&*state.store).await?;
     let state = &state;
     let told = stream::iter(workers).map(|worker| async move {

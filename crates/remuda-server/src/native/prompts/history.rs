@@ -138,12 +138,12 @@ pub(super) async fn remove(
     SubmitCaller(caller): SubmitCaller,
     SmallBody(body): SmallBody,
 ) -> Result<StatusCode, NativeError> {
-    let removal = Removal::read(&body)?;
-    if removal.clears() {
+    let removal = Removal::read(&state, &caller, body).await?;
+    if removal.clears {
         state.store.hide(&caller.tenant, Dialect::Comfyui, &Hide::Ended).await?;
     }
     let mut gone = Vec::new();
-    for id in removal.ids() {
+    for id in &removal.ids {
         gone.extend(find(&state, &caller.tenant, id).await?.map(|task| task.id));
     }
     if !gone.is_empty() {

@@ -9,12 +9,14 @@ use futures_util::StreamExt as _;
 use http::StatusCode;
 use remuda_core::{Status, Task, TaskInput};
 use remuda_store::{OriginOrder, OriginPage};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::entry::{Item, outputs};
 use super::list::{fixed, json as streamed, of, separated, text, written};
 use super::lookup::find_whole;
-use super::queue::{MOST_IDS, cancel};
+use super::queue::{cancel, listed};
 use super::{NativeError, find, messages};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
 use crate::error::ApiError;
@@ -377,16 +379,27 @@ pub(super) async fn cancel_many(
     SubmitCaller(caller): SubmitCaller,
     SmallBody(body): SmallBody,
 ) -> Result<Response, NativeError> {
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let ids = body.get("job_ids").and_then(Value::as_array).filter(|ids| ids.len() <= MOST_IDS);
-    let Some(ids) = ids.filter(|ids| ids.iter().all(Value::is_string)) else {
+    let size = body.len();
+    let ids = state.compute("reading ids", &caller.tenant, size, move || job_ids(&body)).await?;
+    let Some(ids) = ids else {
         return Ok(wrong(StatusCode::BAD_REQUEST, "job_ids must be a list of job ids"));
     };
     let mut any = false;
-    for id in ids.iter().filter_map(Value::as_str) {
-        if let Some(task) = find(&state, &caller.tenant, id).await? {
+    for id in ids {
+        if let Some(task) = find(&state, &caller.tenant, &id).await? {
             any |= cancel(&state, &caller, task).await?;
         }
     }
     Ok(Json(json!({"cancelled": any})).into_response())
+}
+
+/// The ids in a body, if that is what it has.
+fn job_ids(body: &[u8]) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Wish<'a> {
+        #[serde(borrow)]
+        job_ids: &'a RawValue,
+    }
+    let wish: Wish<'_> = serde_json::from_slice(body).ok()?;
+    listed(wish.job_ids)?.into_iter().map(|id| serde_json::from_str(id.get()).ok()).collect()
 }

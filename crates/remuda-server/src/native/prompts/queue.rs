@@ -5,12 +5,15 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::StatusCode;
 use remuda_core::{Dialect, Phase, Status, Task, TaskInput, Timestamp};
+use remuda_runner::lenient::count_values;
 use remuda_store::{Hide, OriginOrder};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::entry::Item;
@@ -39,7 +42,7 @@ const LET_GO: Duration = Duration::from_secs(5);
 const PAGE: u32 = 512;
 
 /// So many ids can be named in one request.
-pub(super) const MOST_IDS: usize = 10_000;
+const MOST_IDS: usize = 10_000;
 
 /// `GET /prompt`.
 pub(super) async fn remaining(
@@ -106,33 +109,50 @@ fn item(task: &Task, input: TaskInput) -> Option<serde_json::Result<String>> {
     Some(serde_json::to_string(&Item::new(task, input)))
 }
 
+/// What is to go, as it came.
+#[derive(Debug, Deserialize)]
+struct Wish<'a> {
+    #[serde(borrow, default)]
+    clear: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    delete: Option<&'a RawValue>,
+}
+
 /// What is to go.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug)]
 pub(super) struct Removal {
-    #[serde(default)]
-    clear: Value,
-    #[serde(default)]
-    delete: Value,
+    pub(super) clears: bool,
+    pub(super) ids: Vec<String>,
 }
 
 impl Removal {
-    pub(super) fn read(body: &[u8]) -> Result<Self, NativeError> {
+    pub(super) async fn read(state: &AppState, caller: &Caller, body: Bytes) -> Result<Self, NativeError> {
+        let size = body.len();
+        state.compute("reading ids", &caller.tenant, size, move || Self::of(&body)).await?
+    }
+
+    fn of(body: &[u8]) -> Result<Self, NativeError> {
         let bad =
             |details: String| NativeError::refused("invalid_request", "The request cannot be read", details);
-        let removal: Self = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
-        if removal.delete.as_array().is_some_and(|ids| ids.len() > MOST_IDS) {
-            return Err(bad(format!("delete names more than {MOST_IDS} prompts")));
-        }
-        Ok(removal)
+        let wish: Wish<'_> = serde_json::from_slice(body).map_err(|error| bad(error.to_string()))?;
+        let ids = match wish.delete.filter(|ids| ids.get().starts_with('[')) {
+            Some(ids) => {
+                let listed = listed(ids);
+                listed.ok_or_else(|| bad(format!("delete names more than {MOST_IDS} prompts")))?
+            }
+            None => Vec::new(),
+        };
+        let ids = ids.into_iter().filter_map(|id| serde_json::from_str(id.get()).ok()).collect();
+        Ok(Self { clears: wish.clear.is_some_and(is_true), ids })
     }
+}
 
-    pub(super) fn clears(&self) -> bool {
-        is_true(&self.clear)
+/// The members of a list, if it is one and names no more than can be named. None of them is made before they are counted.
+pub(super) fn listed(list: &RawValue) -> Option<Vec<&RawValue>> {
+    if count_values(list.get().as_bytes(), 1) > MOST_IDS + 1 {
+        return None;
     }
-
-    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
-        self.delete.as_array().into_iter().flatten().filter_map(Value::as_str)
-    }
+    serde_json::from_str(list.get()).ok()
 }
 
 /// `POST /queue`: takes prompts out that wait. What runs stays, as does what is not there.
@@ -141,12 +161,12 @@ pub(super) async fn remove(
     SubmitCaller(caller): SubmitCaller,
     SmallBody(body): SmallBody,
 ) -> Result<StatusCode, NativeError> {
-    let removal = Removal::read(&body)?;
-    if removal.clears() {
+    let removal = Removal::read(&state, &caller, body).await?;
+    if removal.clears {
         clear(&state, &caller).await?;
     }
     let mut waiting = Vec::new();
-    for id in removal.ids() {
+    for id in &removal.ids {
         let Some(task) = find(&state, &caller.tenant, id).await? else { continue };
         let waits = match task.status {
             Status::Pending => true,

@@ -6,18 +6,22 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri};
 use remuda_core::Sha256;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Number, Value, json};
 
 use super::{Accepted, NativeError, Prompt, submit};
 use crate::access::SubmitCaller;
-use crate::extract::read_body_with;
+use crate::extract::{MOST_VALUES, few_values, read_body_with};
 use crate::native::names;
 use crate::state::AppState;
 
 /// The longest `client_id`.
 const MAX_CLIENT: usize = 256;
+
+/// So much of a value that cannot be taken is repeated.
+const SHOWN: usize = 120;
 
 type Refused<T> = Result<T, NativeError>;
 
@@ -65,7 +69,7 @@ struct Fields {
     #[serde(default, deserialize_with = "present")]
     number: Option<Value>,
     #[serde(default)]
-    front: Option<Value>,
+    front: Option<Box<RawValue>>,
     #[serde(default, deserialize_with = "present")]
     extra_data: Option<Box<RawValue>>,
     #[serde(default)]
@@ -77,13 +81,25 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
-/// What of `extra_data` is looked at.
+/// What of `extra_data` is looked at. The rest of it stays text.
 #[derive(Deserialize)]
-struct Extra {
-    #[serde(default)]
-    client_id: Option<Value>,
-    #[serde(default, deserialize_with = "present")]
-    extra_pnginfo: Option<Value>,
+struct Extra<'a> {
+    #[serde(borrow, default)]
+    client_id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    extra_pnginfo: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Info<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    workflow: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct PageGraph<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
 }
 
 /// Reads a body, whatever its content type says.
@@ -93,12 +109,13 @@ pub(crate) fn read(bytes: &[u8]) -> Refused<Prompt> {
     let text = std::str::from_utf8(bytes).map_err(|error| malformed(format!("not UTF-8: {error}")))?;
     let text = text.trim_start_matches('\u{feff}').trim();
     if !text.starts_with('{') {
-        return Err(match serde_json::from_str::<Value>(text) {
-            Ok(Value::Array(_) | Value::String(_)) => NativeError::no_prompt(),
+        return Err(match serde_json::from_str::<IgnoredAny>(text) {
+            Ok(_) if text.starts_with(['[', '"']) => NativeError::no_prompt(),
             Ok(_) => malformed("the body must be a JSON object".to_owned()),
             Err(error) => malformed(format!("not JSON: {error}")),
         });
     }
+    few_values(text.as_bytes(), MOST_VALUES)?;
     let fields: Fields =
         serde_json::from_str(text).map_err(|error| malformed(format!("not JSON: {error}")))?;
     let Some(workflow) = fields.prompt else { return Err(NativeError::no_prompt()) };
@@ -106,15 +123,18 @@ pub(crate) fn read(bytes: &[u8]) -> Refused<Prompt> {
         return Err(NativeError::refused("prompt_no_outputs", "Prompt has no outputs", ""));
     }
     let extra = fields.extra_data.as_deref().map(read_extra).transpose()?;
-    let hidden = extra.as_ref().and_then(|extra| extra.client_id.clone());
-    let client = read_client(fields.client_id.or(hidden))?;
-    let workflow_id = extra.as_ref().and_then(|extra| extra.extra_pnginfo.as_ref()).and_then(workflow_id);
+    let (hidden, workflow_id) = extra.unwrap_or_default();
+    let client = read_client(match (fields.client_id, hidden) {
+        (Some(client), _) => Some(client),
+        (None, Some(hidden)) => Some(plain(hidden).ok_or_else(bad_client)?),
+        (None, None) => None,
+    })?;
     let id = read_id(fields.prompt_id)?.map(|id| (id, Sha256::of(bytes)));
     Ok(Prompt {
         client,
         id,
         number: fields.number.as_ref().map(read_number).transpose()?,
-        front: fields.front.as_ref().is_some_and(is_true),
+        front: fields.front.is_some_and(|front| is_true(&front)),
         targets: read_targets(fields.partial_execution_targets)?,
         extra_data: fields.extra_data,
         workflow_id,
@@ -122,29 +142,39 @@ pub(crate) fn read(bytes: &[u8]) -> Refused<Prompt> {
     })
 }
 
-/// `extra_data`, in which some things would make a ComfyUI's answers fail for everybody.
-fn read_extra(raw: &RawValue) -> Refused<Extra> {
+/// The client and the id of the workflow in `extra_data`, in which some things would make a ComfyUI's answers fail for
+/// everybody.
+fn read_extra(raw: &RawValue) -> Refused<(Option<&RawValue>, Option<String>)> {
     let bad =
         |details: &str| NativeError::refused("invalid_extra_data", "extra_data cannot be taken", details);
     if !raw.get().starts_with('{') {
         return Err(bad("extra_data must be an object"));
     }
-    let extra: Extra = serde_json::from_str(raw.get()).map_err(|error| bad(&error.to_string()))?;
-    let info = match &extra.extra_pnginfo {
+    let extra: Extra<'_> = serde_json::from_str(raw.get()).map_err(|error| bad(&error.to_string()))?;
+    let workflow = match extra.extra_pnginfo {
         None => None,
-        Some(Value::Object(info)) => info.get("workflow"),
+        Some(info) if info.get().starts_with('{') => {
+            let info: Info<'_> = serde_json::from_str(info.get()).map_err(|error| bad(&error.to_string()))?;
+            info.workflow
+        }
         Some(_) => return Err(bad("extra_data.extra_pnginfo must be an object")),
     };
-    match info {
-        None | Some(Value::Object(_)) => Ok(extra),
-        Some(_) => Err(bad("extra_data.extra_pnginfo.workflow must be an object")),
+    if workflow.is_some_and(|workflow| !workflow.get().starts_with('{')) {
+        return Err(bad("extra_data.extra_pnginfo.workflow must be an object"));
     }
+    Ok((extra.client_id, workflow.and_then(workflow_id)))
 }
 
 /// The id of the workflow that a page made the graph from.
-fn workflow_id(info: &Value) -> Option<String> {
-    let id = info.get("workflow")?.get("id")?.as_str()?;
-    crate::wire::name("workflow_id", id).is_ok().then(|| id.to_owned())
+fn workflow_id(workflow: &RawValue) -> Option<String> {
+    let PageGraph { id } = serde_json::from_str(workflow.get()).ok()?;
+    let id: String = serde_json::from_str(id?.get()).ok()?;
+    crate::wire::name("workflow_id", &id).is_ok().then_some(id)
+}
+
+/// A value that is neither a list nor an object.
+fn plain(raw: &RawValue) -> Option<Value> {
+    (!raw.get().starts_with(['[', '{'])).then(|| serde_json::from_str(raw.get()).ok()).flatten()
 }
 
 /// A client's name. What is neither text nor plain value would end a ComfyUI.
@@ -200,7 +230,8 @@ fn read_number(number: &Value) -> Refused<f64> {
         _ => None,
     };
     read.filter(|number| number.is_finite()).ok_or_else(|| {
-        let details = format!("{number} is not a finite number");
+        let shown: String = number.to_string().chars().take(SHOWN).collect();
+        let details = format!("{shown} is not a finite number");
         NativeError::refused("invalid_number", "number cannot be taken", details)
     })
 }
@@ -221,14 +252,14 @@ fn read_targets(targets: Option<Value>) -> Refused<Option<Vec<String>>> {
     }
 }
 
-/// As Python sees it.
-pub(super) fn is_true(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Bool(value) => *value,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !text.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        Value::Object(fields) => !fields.is_empty(),
+/// As Python sees it, whatever it is and without making it.
+pub(super) fn is_true(value: &RawValue) -> bool {
+    let text = value.get();
+    match text.as_bytes().first() {
+        Some(b'[' | b'{') => !text.get(1..text.len() - 1).unwrap_or_default().trim().is_empty(),
+        Some(b'"') => text != "\"\"",
+        Some(b'n' | b'f') | None => false,
+        Some(b't') => true,
+        Some(_) => text.parse() != Ok(0.0_f64),
     }
 }

@@ -12,7 +12,8 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -28,6 +29,9 @@ use crate::state::AppState;
 
 /// Clients have little to say.
 const LONGEST_MESSAGE: usize = 64 << 10;
+
+/// The first one says what the client understands; a longer one says nothing.
+const LONGEST_SENTENCE: usize = 4 << 10;
 
 /// So many messages are handed over before the client is listened to.
 const BATCH: usize = 64;
@@ -67,6 +71,35 @@ const NO_UPGRADE: &str = "No WebSocket UPGRADE hdr: None\n Can \"Upgrade\" only 
 pub(super) struct Who {
     #[serde(default, rename = "clientId")]
     client_id: String,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Deserialize)]
+struct Sentence<'a> {
+    #[serde(borrow, default, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Flags<'a> {
+    #[serde(borrow, default)]
+    supports_preview_metadata: Option<&'a RawValue>,
+}
+
+impl Sentence<'_> {
+    fn is_introduction(&self) -> bool {
+        let kind = self.kind.and_then(|kind| serde_json::from_str::<String>(kind.get()).ok());
+        kind.as_deref() == Some("feature_flags")
+    }
+
+    fn is_labelled(&self) -> bool {
+        let flags = self.data.filter(|data| data.get().starts_with('{'));
+        let flags = flags.and_then(|data| serde_json::from_str::<Flags<'_>>(data.get()).ok());
+        let flag = flags.and_then(|flags| flags.supports_preview_metadata);
+        flag.is_some_and(|flag| flag.get() == "true")
+    }
 }
 
 /// `GET /ws?clientId=`.
@@ -318,14 +351,15 @@ impl Connection<'_> {
     }
 
     async fn listen(&mut self, text: &str, out: &mut Out) -> Result<(), Left> {
-        let Ok(Value::Object(sentence)) = serde_json::from_str(text) else { return Ok(()) };
-        if std::mem::replace(&mut self.introduced, true)
-            || sentence.get("type").and_then(Value::as_str) != Some("feature_flags")
-        {
+        if self.introduced || text.len() > LONGEST_SENTENCE || !text.trim_start().starts_with('{') {
             return Ok(());
         }
-        let flags = sentence.get("data").cloned().unwrap_or_default();
-        self.labelled = flags["supports_preview_metadata"] == true;
+        let Ok(sentence) = serde_json::from_str::<Sentence<'_>>(text) else { return Ok(()) };
+        self.introduced = true;
+        if !sentence.is_introduction() {
+            return Ok(());
+        }
+        self.labelled = sentence.is_labelled();
         let features = feature_flags(self.state);
         out.feed(Message::Text(words::message("feature_flags", features).into())).await?;
         out.flush().await

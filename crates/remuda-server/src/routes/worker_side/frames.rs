@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use http::{StatusCode, header};
 use remuda_core::OwnerId;
+use remuda_pool::Work;
 use remuda_runner::frames::Frame;
 use remuda_runner::wire;
 use url::Url;
@@ -28,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Live frames of running tasks
 ///
 /// Progress, previews and messages of ComfyUI, several in one body: each is the length of its head (4 bytes, highest
-/// first), the head `{task, attempt, what, payload}` as JSON, and `payload` bytes of picture or message. Frames of tasks
-/// that are not the caller's are dropped.
+/// first), the head `{task, attempt, what, payload}` as JSON, and `payload` bytes of picture or message; at most 4,096.
+/// Frames of tasks that are not the caller's are dropped.
 #[utoipa::path(
     post, path = "/api/v1/worker/frames", tag = "worker", operation_id = "worker_frames",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -83,8 +84,9 @@ async fn current(
     let (parts, body) = request.into_parts();
     let limit = wire::frames::LARGEST as u64;
     let body = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
-    let frames =
-        wire::frames::decode(body).map_err(|error| ApiError::bad_request("bad_frames", error.to_string()))?;
+    let work = Work::new("reading live frames", owner.to_string(), body.len()).patient();
+    let frames = state.pool.run(work, move || wire::frames::decode(body)).await.map_err(ApiError::from)?;
+    let frames = frames.map_err(|error| ApiError::bad_request("bad_frames", error.to_string()))?;
     state.live.sweep(&state.hub);
     let mut current = Vec::new();
     let mut tasks = HashSet::new();

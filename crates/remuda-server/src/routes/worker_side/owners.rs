@@ -18,10 +18,13 @@ const FRESH: Duration = Duration::from_secs(60);
 /// How many answers are kept for one key. More processes than this seldom share one.
 const MOST: usize = 1_000;
 
+/// The owner of each id that one key tells, and when the store said so.
+type Answers = HashMap<OwnerId, (OwnerId, Instant)>;
+
 /// What the store said of sidecars.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    known: Mutex<HashMap<KeyId, HashMap<OwnerId, (OwnerId, Instant)>>>,
+    known: Mutex<HashMap<KeyId, Answers>>,
 }
 
 impl Owners {
@@ -55,7 +58,7 @@ impl Owners {
 }
 
 /// Whoever tells many ids forgets its own; what is known of other keys stays.
-fn remember(known: &mut HashMap<OwnerId, (OwnerId, Instant)>, told: OwnerId, answer: (OwnerId, Instant)) {
+fn remember(known: &mut Answers, told: OwnerId, answer: (OwnerId, Instant)) {
     if known.len() >= MOST && !known.contains_key(&told) {
         known.retain(|_, (_, read)| read.elapsed() < FRESH);
         if known.len() >= MOST {

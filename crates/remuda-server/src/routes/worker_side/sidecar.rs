@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::access::{Caller, WorkerCaller};
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{read_body, read_json};
+use crate::extract::{read_body, read_json_of};
 use crate::state::AppState;
 
 /// A process elsewhere that drives workers. Its key has the scope `worker`.
@@ -57,15 +57,35 @@ pub(super) fn owner(headers: &HeaderMap) -> ApiResult<OwnerId> {
     owner.to_str().unwrap_or_default().parse().map_err(|error| wrong(format!("{error}")))
 }
 
+/// What a sidecar can say, and how much of it. Values take up to a hundred times the room of their text.
+pub(super) trait Sayable: DeserializeOwned + Send + 'static {
+    const BYTES: usize = wire::LARGEST_REPORT;
+    const VALUES: usize = 300_000;
+}
+
+impl Sayable for wire::Acquire {}
+impl Sayable for wire::Release {}
+impl Sayable for wire::Adopt {}
+impl Sayable for wire::Beat {}
+impl Sayable for wire::End {}
+impl Sayable for wire::Harm {}
+impl Sayable for wire::GiveBack {}
+
+/// The names of all that a worker has are many, and nothing but names.
+impl Sayable for wire::Claim {
+    const BYTES: usize = wire::LARGEST_REQUEST;
+    const VALUES: usize = 600_000;
+}
+
 /// What a sidecar said, as JSON.
 pub(super) struct Said<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Said<T> {
+impl<T: Sayable> FromRequest<AppState> for Said<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
-        let limit = wire::LARGEST_REQUEST as u64;
+        let limit = T::BYTES as u64;
         let bytes = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
         let kind = parts.headers.get(header::CONTENT_TYPE).cloned();
         // Sidecars take turns by their keys, so that one with much to say is not in the way of the others. Not refused:
@@ -73,7 +93,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Said<T> {
         let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
         let lane = key.map_or_else(|| "sidecars".to_owned(), |key| key.to_string());
         let work = Work::new("reading what a worker says", lane, bytes.len()).patient();
-        let read = state.pool.run(work, move || read_json(kind.as_ref(), &bytes));
+        let read = state.pool.run(work, move || read_json_of(kind.as_ref(), &bytes, T::VALUES));
         read.await.map_err(ApiError::from)?.map(Self)
     }
 }

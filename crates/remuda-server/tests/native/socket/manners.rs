@@ -18,7 +18,8 @@ async fn a_socket_is_greeted_by_its_name_and_odd_sentences_do_no_harm() {
     }
     assert!(sids.iter().all(|sid| sid.len() == 32) && sids[0] != sids[1], "{sids:?}");
 
-    for odd in ["not json", "[1]"] {
+    let long = format!(r#"{{"type": "hello", "data": [{}0]}}"#, "0,".repeat(4000));
+    for odd in ["not json", "[1]", long.as_str()] {
         let mut peer = Peer::connect(&gateway, "odd").await;
         peer.say(odd).await;
         let features = peer.introduce().await;

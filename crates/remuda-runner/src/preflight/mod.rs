@@ -43,6 +43,8 @@ pub struct Question {
     pub workflow: Box<RawValue>,
     /// Files for inputs, by `node.input`: `asset:<sha256>` or the name of an uploaded file.
     pub inputs: BTreeMap<String, String>,
+    /// Files that were found for an earlier task with the same graph: they stay, whatever their names mean by now.
+    pub pinned: Vec<Placement>,
     /// What the submitter asks of a worker.
     pub requires: Requirements,
     /// Only these output nodes are to run.
@@ -173,7 +175,7 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, inputs, mut requires, targets, strict } = question;
+        let Question { tenant, workflow: raw, inputs, pinned, mut requires, targets, strict } = question;
         if let Some(labels) = self.bound.get(&tenant) {
             requires.labels.extend(labels.iter().cloned());
         }
@@ -195,7 +197,7 @@ impl Preflight {
             }
         }
         let verdict = judged?;
-        let placements = self.placements(&work, &case, tenant, inputs, &verdict).await?;
+        let placements = self.placements(&work, &case, tenant, (inputs, pinned), &verdict).await?;
         let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
         let looked = move || {
             let workflow = &taken.workflow;
@@ -232,7 +234,7 @@ impl Preflight {
         work: &Work,
         case: &Arc<Case>,
         tenant: Tenant,
-        inputs: BTreeMap<String, String>,
+        (inputs, pinned): (BTreeMap<String, String>, Vec<Placement>),
         verdict: &verdict::Verdict,
     ) -> Result<Vec<Placement>, PreflightError> {
         if self.pool.is_small(work) {
@@ -242,6 +244,7 @@ impl Preflight {
                 &tenant,
                 workflow,
                 &inputs,
+                pinned,
                 &verdict.upload_inputs,
                 &self.limits,
             )
@@ -252,7 +255,8 @@ impl Preflight {
         let limits = self.limits.clone();
         let runtime = tokio::runtime::Handle::current();
         let find = move || {
-            runtime.block_on(placements::find(&store, &tenant, &case.workflow, &inputs, &uploads, &limits))
+            let workflow = &case.workflow;
+            runtime.block_on(placements::find(&store, &tenant, workflow, &inputs, pinned, &uploads, &limits))
         };
         self.pool.run(work.clone(), find).await?
     }

@@ -37,17 +37,25 @@ pub(super) struct Named {
     surely: bool,
 }
 
-/// The files that the request names by `inputs`, and those that the graph names itself.
+/// The files that the request names by `inputs`, those that are `pinned`, and those that the graph names itself.
 pub(super) async fn find(
     store: &Arc<dyn Store>,
     tenant: &Tenant,
     workflow: &Workflow,
     inputs: &BTreeMap<String, String>,
+    pinned: Vec<Placement>,
     upload_inputs: &UploadInputs,
     limits: &GraphLimits,
 ) -> Result<Vec<Placement>, PreflightError> {
     // Collected first: what borrows the graph must not live across an await.
-    let named = all_named(workflow, inputs, upload_inputs, limits)?;
+    let mut named = all_named(workflow, inputs, upload_inputs, limits)?;
+    let different = pinned.iter().map(|file| file.key.as_str()).collect::<HashSet<_>>().len();
+    if different > limits.files {
+        return Err(too_many(different, limits).into());
+    }
+    let places: HashSet<(&str, &str)> =
+        pinned.iter().map(|file| (file.node_id.as_str(), file.input.as_str())).collect();
+    named.retain(|one| !places.contains(&(one.node.as_str(), one.input.as_str())));
     let mut known: HashMap<&str, Option<Found>> = HashMap::new();
     let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
     for one in &named {
@@ -75,7 +83,7 @@ pub(super) async fn find(
         key: file.key,
         filename: file.filename,
     });
-    Ok(placements.collect())
+    Ok(placements.chain(pinned).collect())
 }
 
 /// Every file that is named, those of the request first. Each different name is a question to the store, so their number

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
-use remuda_core::{LeaseRef, OutputFile, Sha256};
+use remuda_core::{LeaseRef, OutputFile, OwnerId, Sha256};
 use remuda_files::{FileKey, Files};
 use sha2::Digest as _;
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ pub(super) struct Arrived {
 /// What arrived under one lease, by the number of the file.
 #[derive(Debug)]
 struct Under {
+    /// Who delivered it.
+    owner: OwnerId,
     files: HashMap<u32, Arrived>,
     touched: Instant,
 }
@@ -49,7 +51,7 @@ impl Deliveries {
     }
 
     /// A file arrived. What it replaces, when that had another name: it must go.
-    pub(super) fn arrived(&self, lease: LeaseRef, n: u32, file: Arrived) -> Option<FileKey> {
+    pub(super) fn arrived(&self, lease: LeaseRef, owner: OwnerId, n: u32, file: Arrived) -> Option<FileKey> {
         let mut under = self.under();
         if under.len() >= MOST
             && !under.contains_key(&lease)
@@ -57,8 +59,9 @@ impl Deliveries {
         {
             under.remove(&oldest);
         }
-        let entry =
-            under.entry(lease).or_insert_with(|| Under { files: HashMap::new(), touched: Instant::now() });
+        let new = || Under { owner, files: HashMap::new(), touched: Instant::now() };
+        let entry = under.entry(lease).or_insert_with(new);
+        entry.owner = owner;
         entry.touched = Instant::now();
         let key = file.key.clone();
         entry.files.insert(n, file).map(|before| before.key).filter(|before| *before != key)
@@ -67,6 +70,14 @@ impl Deliveries {
     /// The lease is over.
     pub(super) fn forget(&self, lease: LeaseRef) {
         self.under().remove(&lease);
+    }
+
+    /// A process was told that it does not have the lease. Only what it delivered itself is forgotten.
+    pub(super) fn lost(&self, lease: LeaseRef, owner: OwnerId) {
+        let mut under = self.under();
+        if under.get(&lease).is_some_and(|under| under.owner == owner) {
+            under.remove(&lease);
+        }
     }
 
     /// The files of a result that did not arrive here as the result says. Another process may know them.
@@ -167,17 +178,24 @@ mod tests {
     fn what_replaces_a_file_counts_once() {
         let deliveries = Deliveries::default();
         let lease = LeaseRef { task: TaskId::new(), fence: Fence(1) };
+        let owner = OwnerId(uuid::Uuid::new_v4());
         let file = |name: &str, size| Arrived {
             key: FileKey::output(lease.task.0, 1, 1, 0, name),
             size,
             sha256: Sha256::of(name.as_bytes()),
         };
-        assert_eq!(deliveries.arrived(lease, 0, file("a", 10)), None);
-        assert_eq!(deliveries.arrived(lease, 0, file("a", 20)), None, "the same name is overwritten");
-        assert_eq!(deliveries.arrived(lease, 0, file("b", 5)), Some(file("a", 20).key), "another is removed");
-        deliveries.arrived(lease, 1, file("c", 7));
+        assert_eq!(deliveries.arrived(lease, owner, 0, file("a", 10)), None);
+        assert_eq!(deliveries.arrived(lease, owner, 0, file("a", 20)), None, "the same name is overwritten");
+        assert_eq!(
+            deliveries.arrived(lease, owner, 0, file("b", 5)),
+            Some(file("a", 20).key),
+            "another is removed"
+        );
+        deliveries.arrived(lease, owner, 1, file("c", 7));
         assert_eq!((deliveries.bytes_beside(lease, 0), deliveries.bytes_beside(lease, 2)), (7, 12));
-        deliveries.forget(lease);
+        deliveries.lost(lease, OwnerId(uuid::Uuid::new_v4()));
+        assert_eq!(deliveries.bytes_beside(lease, 2), 12, "a stranger's word");
+        deliveries.lost(lease, owner);
         assert_eq!(deliveries.bytes_beside(lease, 2), 0);
     }
 }

@@ -45,8 +45,10 @@ pub(crate) async fn input(
     ApiQuery(query): ApiQuery<wire::InputQuery>,
 ) -> ApiResult<Response> {
     current(&state, &sidecar, LeaseRef { task, fence: query.fence }).await?;
+    let reading = state.permits.read().await?;
     let input = state.store.input(task).await.map_err(of_lease)?.ok_or(StoreError::Fenced)?;
-    let placement = input.placements.iter().find(|placement| placement.key == query.key);
+    let placement = input.placements.into_iter().find(|placement| placement.key == query.key);
+    drop((input.workflow, input.extra, reading));
     let placement =
         placement.ok_or_else(|| ApiError::not_found("file of the task", &query.key).task(task))?;
     let permit = state.permits.download()?;
@@ -140,7 +142,7 @@ pub(crate) async fn output(
     }
     let sha256 = Sha256(stored.sha256.0);
     let arrived = Arrived { key: key.clone(), size: stored.size, sha256 };
-    if let Some(replaced) = state.live.deliveries.arrived(lease, n, arrived) {
+    if let Some(replaced) = state.live.deliveries.arrived(lease, sidecar.owner, n, arrived) {
         state.files.delete(&replaced).await?;
     }
     Ok(Json(wire::Delivered { key: key.to_string(), size: stored.size, sha256 }))

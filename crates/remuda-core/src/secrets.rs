@@ -1,7 +1,7 @@
 //! Which members of `extra_data` are secret, and taking them out and putting them back.
 //!
-//! Only the members at the top are looked at: that is where ComfyUI and its paid nodes expect their keys. Values are
-//! never read, only moved, so that what is not secret stays byte for byte as it came.
+//! ComfyUI and its paid nodes expect their keys at the top. A member with a secret further inside is secret as a whole.
+//! Values are never changed, only moved, so that what is not secret stays byte for byte as it came.
 
 use std::fmt;
 
@@ -33,8 +33,23 @@ const PARTS: [&str; 6] = ["apikey", "accesskey", "privatekey", "password", "secr
 /// Words before `key` that make it one that opens something.
 const KEYS: [&str; 6] = ["access", "api", "auth", "private", "secret", "service"];
 
+/// Words at the end of a name that make it one that opens something.
+const ENDS: [&str; 3] = ["key", "keys", "tokens"];
+
+/// … unless one of these before `tokens` says that they are counted.
+const COUNTS: [&str; 8] = ["count", "input", "max", "min", "new", "num", "output", "total"];
+
+/// Members that are not looked into: they are what the client shows, and go into the pictures.
+const SHOWN: [&str; 2] = ["extra_pnginfo", "workflow"];
+
+/// So deep secrets are looked for inside of a member …
+const DEEPEST: usize = 4;
+
+/// … and among so many members and items of `extra_data` together.
+const MOST: usize = 10_000;
+
 /// Whether a member of `extra_data` with this name holds a secret: `api_key_comfy_org`, `auth_token_comfy_org`,
-/// `openaiApiKey`, `Authorization`. `max_tokens` and `keyframes` are not secret.
+/// `openaiApiKey`, `Authorization`, `license_key`. `max_tokens` and `keyframes` are not secret.
 pub fn is_secret(name: &str) -> bool {
     let words = words(name);
     words.iter().any(|word| {
@@ -42,6 +57,38 @@ pub fn is_secret(name: &str) -> bool {
             || word.ends_with("token")
             || PARTS.iter().any(|part| word.contains(part))
     }) || words.windows(2).any(|pair| KEYS.contains(&pair[0].as_str()) && pair[1] == "key")
+        || ends_in_key(&words)
+}
+
+fn ends_in_key(words: &[String]) -> bool {
+    let Some((last, before)) = words.split_last() else { return false };
+    let counted = last == "tokens" && before.iter().any(|word| COUNTS.contains(&word.as_str()));
+    ENDS.contains(&last.as_str()) && !counted
+}
+
+/// Whether something inside of a value is secret by its name, as far as it is looked for.
+fn holds_secret(value: &RawValue, depth: usize, left: &mut usize) -> bool {
+    if depth == 0 || *left == 0 {
+        return false;
+    }
+    match value.get().as_bytes().first() {
+        Some(b'{') => {
+            let Ok(members) = serde_json::from_str::<Members<'_>>(value.get()) else { return false };
+            members.0.into_iter().any(|(name, value)| {
+                *left = left.saturating_sub(1);
+                *left > 0
+                    && ((is_secret(&name) && !is_nothing(value)) || holds_secret(value, depth - 1, left))
+            })
+        }
+        Some(b'[') => {
+            let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else { return false };
+            items.into_iter().any(|item| {
+                *left = left.saturating_sub(1);
+                holds_secret(item, depth - 1, left)
+            })
+        }
+        _ => false,
+    }
 }
 
 /// The words of a name, in lower case: `apiKey_v2` is `api`, `key`, `v2`.
@@ -85,8 +132,11 @@ impl fmt::Debug for Split {
 /// Takes the secret members out of `extra_data`. `None`: it has none.
 pub fn split(extra_data: &RawValue) -> Option<Split> {
     let members: Members<'_> = serde_json::from_str(extra_data.get()).ok()?;
-    let (secret, open): (Vec<_>, Vec<_>) =
-        members.0.into_iter().partition(|(name, value)| is_secret(name) && !is_nothing(value));
+    let mut left = MOST;
+    let (secret, open): (Vec<_>, Vec<_>) = members.0.into_iter().partition(|(name, value)| {
+        (is_secret(name) && !is_nothing(value))
+            || (!SHOWN.contains(&name.as_str()) && holds_secret(value, DEEPEST, &mut left))
+    });
     if secret.is_empty() {
         return None;
     }
@@ -182,6 +232,11 @@ mod tests {
             "x-auth",
             "aws.access.key",
             "private_key",
+            "key",
+            "license_key",
+            "openaiKeys",
+            "tokens",
+            "user_tokens",
         ] {
             assert!(is_secret(name), "{name}");
         }
@@ -190,15 +245,33 @@ mod tests {
             "client_id",
             "preview_method",
             "max_tokens",
+            "maxNewTokens",
             "tokenizer",
             "keyframes",
-            "key",
+            "monkey",
+            "key_frame",
             "author",
             "create_time",
             "",
         ] {
             assert!(!is_secret(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_member_with_a_secret_inside_is_secret_as_a_whole() {
+        let split = |text: &str| split(&RawValue::from_string(text.to_owned()).unwrap());
+        let text = r#"{"a": {"b": [{"api_key": "x"}]}, "c": {"d": 1}, "workflow": {"token": "shown"}}"#;
+        let found = split(text).unwrap();
+        assert_eq!(found.names, ["a"]);
+        assert_eq!(found.open.get(), r#"{"c":{"d": 1},"workflow":{"token": "shown"}}"#);
+        assert_eq!(found.secret, r#"{"a":{"b": [{"api_key": "x"}]}}"#);
+        assert!(split(r#"{"a": {"b": {"api_key": ""}}}"#).is_none());
+        let nested =
+            |depth: usize| format!("{}{{\"token\": \"x\"}}{}", "{\"a\": ".repeat(depth), "}".repeat(depth));
+        assert!(split(&nested(4)).is_some() && split(&nested(5)).is_none());
+        let many = format!(r#"{{"a": [{}1], "b": {{"token": "x"}}}}"#, "1,".repeat(20_000));
+        assert!(split(&many).is_none(), "it is not looked for without end");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(crate) fn named<'a>(workflow: &Workflow, inputs: impl IntoIterator<Item = (&
     let inputs: BTreeMap<String, String> =
         inputs.into_iter().map(|(place, value)| (place.to_owned(), value.to_owned())).collect();
     let limits = GraphLimits { name_length: 1 << 20, files: 1 << 20, ..GraphLimits::default() };
-    let named = placements::Named::of(workflow, &inputs, &Default::default(), &limits);
+    let named = placements::Named::of(workflow, &inputs, Vec::new(), &Default::default(), &limits);
     named.map_or(0, |named| named.different().len())
 }
 

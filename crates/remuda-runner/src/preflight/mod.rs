@@ -52,6 +52,8 @@ pub struct Question {
     pub extra_data: Option<Box<RawValue>>,
     /// Files for inputs, by `node.input`: `asset:<sha256>` or the name of an uploaded file.
     pub inputs: BTreeMap<String, String>,
+    /// Files that were found for an earlier task with the same graph: they stay, whatever their names mean by now.
+    pub pinned: Vec<Placement>,
     /// What the submitter asks of a worker.
     pub requires: Requirements,
     /// Only these output nodes are to run.
@@ -200,7 +202,8 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, extra_data, inputs, mut requires, targets, strict } = question;
+        let Question { tenant, workflow: raw, extra_data, inputs, pinned, mut requires, targets, strict } =
+            question;
         if let Some(labels) = self.bound.get(&tenant) {
             requires.labels.extend(labels.iter().cloned());
         }
@@ -234,7 +237,7 @@ impl Preflight {
         let verdict = judged?;
         let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
         let limits = self.limits.clone();
-        let name = move || placements::Named::of(&taken.workflow, &inputs, &uploads, &limits);
+        let name = move || placements::Named::of(&taken.workflow, &inputs, pinned, &uploads, &limits);
         let named = self.pool.run(work.clone(), name).await??;
         // On the runtime: a store that is slow is no computation that takes too long.
         let known = placements::look_up_all(&self.store, &tenant, named.different()).await?;

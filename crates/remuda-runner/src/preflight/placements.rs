@@ -41,9 +41,10 @@ pub(super) struct One {
     surely: bool,
 }
 
-/// The files that the request names by `inputs`, and those that the graph names itself.
+/// The files that the request names by `inputs`, those that are pinned, and those that the graph names itself.
 pub(super) struct Named {
     all: Vec<One>,
+    pinned: Vec<Placement>,
     different: Vec<String>,
 }
 
@@ -54,13 +55,23 @@ impl Named {
     pub(super) fn of(
         workflow: &Workflow,
         inputs: &BTreeMap<String, String>,
+        pinned: Vec<Placement>,
         upload_inputs: &UploadInputs,
         limits: &GraphLimits,
     ) -> Result<Self, Refusal> {
-        let all = all_named(workflow, inputs, upload_inputs, limits)?;
+        let mut all = all_named(workflow, inputs, upload_inputs, limits)?;
+        if !pinned.is_empty() {
+            let files = pinned.iter().map(|file| file.key.as_str()).collect::<HashSet<_>>().len();
+            if files > limits.files {
+                return Err(too_many(files, limits));
+            }
+            let places: HashSet<(&str, &str)> =
+                pinned.iter().map(|file| (file.node_id.as_str(), file.input.as_str())).collect();
+            all.retain(|one| !places.contains(&(one.node.as_str(), one.input.as_str())));
+        }
         let different: HashSet<&str> = all.iter().map(|one| one.value.as_str()).collect();
         let different = different.into_iter().map(str::to_owned).collect();
-        Ok(Self { all, different })
+        Ok(Self { all, pinned, different })
     }
 
     /// Every name once, to be asked for.
@@ -88,7 +99,7 @@ impl Named {
             key: file.key,
             filename: file.filename,
         });
-        Ok(placements.collect())
+        Ok(placements.chain(self.pinned).collect())
     }
 }
 

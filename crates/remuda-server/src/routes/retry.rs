@@ -4,19 +4,22 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use remuda_core::{FailureClass, NewTask, Sha256, Status, Task, TaskId, Timestamp};
+use remuda_core::{FailureClass, NewTask, Sha256, Status, Task, TaskId, TaskInput, Timestamp};
+use remuda_runner::preflight::Question;
 
-use super::submit::{idempotency, take_in};
+use super::submit::{answer_before, idempotency, known_before, take_in};
 use crate::access::SubmitCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{TaskPath, preferred_wait};
+use crate::share::Visit;
 use crate::state::AppState;
 use crate::wire::TaskView;
 
 /// Run a task again.
 ///
 /// An ended task never changes: a new task with the same workflow, files and settings is made, and its `retry_of` names the
-/// old one (201). A task that waits for its next attempt or its start time waits no longer (200). A running one is refused.
+/// old one (201). It is checked as a submission is; its files stay those that were found for the old one. A task that waits
+/// for its next attempt or its start time waits no longer (200). A running one is refused.
 #[utoipa::path(
     post, path = "/api/v1/tasks/{id}/retry", tag = "tasks",
     params(
@@ -30,6 +33,8 @@ use crate::wire::TaskView;
         (status = 400, description = "The id is malformed", body = ErrorBody),
         (status = 404, description = "No such task, or not yours", body = ErrorBody),
         (status = 409, description = "It is running, it was set aside as harmful, or it came with a secret that is gone by now", body = ErrorBody),
+        (status = 422, description = "The graph cannot run any more", body = ErrorBody),
+        (status = 503, description = "Too much is under way; see `Retry-After`", body = ErrorBody),
     ),
 )]
 pub(crate) async fn retry(
@@ -58,14 +63,48 @@ pub(crate) async fn retry(
 }
 
 async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Response> {
+    let request = Sha256::of(format!("retry {}", old.id).as_bytes());
+    let idempotency = idempotency(headers, request)?;
+    if let Some(known) = &idempotency
+        && let Some(task) = known_before(state, &old.tenant, known).await?
+    {
+        return answer_before(state, task, preferred_wait(headers)).await?.answer(state, Vec::new());
+    }
+    let permit = state.permits.submission().await?;
+    let reading = state.permits.read().await?;
     let input = state.store.input(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
+    // It takes the room that the body of a submission takes, until the permit ends.
+    if let Some(visit) = Visit::current() {
+        visit.read(size_of(&input)).await?;
+    }
+    drop(reading);
     if let Some(name) = input.extra.as_ref().and_then(|extra| extra.sealed.first()) {
         let error = format!(
             "the task came with a secret (extra_data.{name}), which was removed when it ended: submit it again with its keys"
         );
         return Err(ApiError::new(StatusCode::CONFLICT, "secret_gone", error).task(old.id));
     }
-    let request = Sha256::of(format!("retry {}", old.id).as_bytes());
+    let TaskInput { workflow, placements, requires, mut extra } = input;
+    let question = Question {
+        tenant: old.tenant.clone(),
+        workflow,
+        extra_data: extra.as_mut().and_then(|extra| extra.extra_data.take()),
+        inputs: Default::default(),
+        pinned: placements,
+        requires,
+        targets: extra.as_ref().and_then(|extra| extra.targets.clone()),
+        strict: false,
+    };
+    let cleared = state.preflight.check(question).await?;
+    if let Some(extra) = &mut extra {
+        extra.extra_data = cleared.extra_data;
+    }
+    let input = TaskInput {
+        workflow: cleared.workflow,
+        placements: cleared.placements,
+        requires: cleared.requires,
+        extra,
+    };
     let new = NewTask {
         id: TaskId::new(),
         // Of the task, not of the caller: an administrator may do it for another.
@@ -73,8 +112,8 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         workflow_id: old.workflow_id,
         priority: old.priority,
         input,
-        affinity: old.affinity,
-        shape: old.shape,
+        affinity: cleared.affinity,
+        shape: cleared.shape,
         not_before: None,
         deadline: old.deadline.filter(|deadline| *deadline > Timestamp::now()),
         timeout_s: old.timeout_s,
@@ -82,7 +121,13 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         metadata: old.metadata,
         retry_of: Some(old.id),
         origin: None,
-        idempotency: idempotency(headers, request)?,
+        idempotency,
     };
-    take_in(state, new, preferred_wait(headers), None).await?.answer(state, Vec::new())
+    take_in(state, new, preferred_wait(headers), Some(permit)).await?.answer(state, cleared.warnings)
+}
+
+/// How many bytes of JSON an input has.
+fn size_of(input: &TaskInput) -> usize {
+    let extra = input.extra.as_ref().and_then(|extra| extra.extra_data.as_ref());
+    input.workflow.get().len() + extra.map_or(0, |extra| extra.get().len())
 }

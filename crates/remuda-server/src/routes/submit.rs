@@ -7,11 +7,13 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use remuda_core::{Idempotency, NewTask, PendingReason, Sha256, Status, Task, TaskId, TaskInput, Timestamp};
+use remuda_core::{
+    Idempotency, NewTask, PendingReason, Sha256, Status, Task, TaskId, TaskInput, Tenant, Timestamp,
+};
 use remuda_runner::preflight::Question;
 use remuda_store::Submitted;
 
-use crate::access::{Caller, SubmitCaller};
+use crate::access::SubmitCaller;
 use crate::compute::LIGHT;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{preferred_wait, read_body_with, read_json};
@@ -72,7 +74,7 @@ pub(crate) async fn submit(
         false => None,
     };
     if let Some(known) = &idempotency
-        && let Some(task) = known_before(&state, &caller, known).await?
+        && let Some(task) = known_before(&state, &caller.tenant, known).await?
     {
         drop(permit);
         let wait = preferred_wait(&headers);
@@ -99,6 +101,7 @@ pub(crate) async fn submit(
         workflow: payload,
         extra_data: None,
         inputs,
+        pinned: Vec::new(),
         requires,
         targets: None,
         strict: false,
@@ -161,8 +164,12 @@ impl TakenIn {
 }
 
 /// The task that the same request made before. It was checked then, and what has changed since does not unmake it.
-async fn known_before(state: &AppState, caller: &Caller, known: &Idempotency) -> ApiResult<Option<Task>> {
-    match state.store.submitted(&caller.tenant, &known.key).await? {
+pub(crate) async fn known_before(
+    state: &AppState,
+    tenant: &Tenant,
+    known: &Idempotency,
+) -> ApiResult<Option<Task>> {
+    match state.store.submitted(tenant, &known.key).await? {
         Some((request, task)) if request != known.request => {
             Err(remuda_store::Error::Conflict { task }.into())
         }
@@ -171,7 +178,11 @@ async fn known_before(state: &AppState, caller: &Caller, known: &Idempotency) ->
     }
 }
 
-async fn answer_before(state: &AppState, mut task: Task, wait: Option<Duration>) -> ApiResult<TakenIn> {
+pub(crate) async fn answer_before(
+    state: &AppState,
+    mut task: Task,
+    wait: Option<Duration>,
+) -> ApiResult<TakenIn> {
     if let Some(wait) = wait {
         let _permit = state.permits.waiting()?;
         let follow = state.changes.follow(task.id);

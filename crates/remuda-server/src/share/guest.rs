@@ -16,13 +16,18 @@ impl Address {
 
     /// `None` for this machine: a proxy on it brings everybody's requests.
     pub(crate) fn of(ip: IpAddr) -> Option<Self> {
+        let ip = ip.to_canonical();
+        (!ip.is_loopback()).then(|| Self::even_here(ip))
+    }
+
+    /// Also of this machine: for requests of a proxy on it that are to be capped together.
+    pub(crate) fn even_here(ip: IpAddr) -> Self {
         match ip.to_canonical() {
-            ip if ip.is_loopback() => None,
             IpAddr::V6(ip) => {
                 let [a, b, c, d, ..] = ip.segments();
-                Some(Self(IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))))
+                Self(IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0)))
             }
-            ip => Some(Self(ip)),
+            ip => Self(ip),
         }
     }
 }

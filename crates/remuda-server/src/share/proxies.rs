@@ -78,28 +78,36 @@ impl Proxies {
     }
 
     /// Who asks. A trusted proxy is asked for whom it asks, and so is the trusted proxy before it; what the last of them says of
-    /// a stranger counts, and what the stranger said itself does not.
+    /// a stranger counts, and what the stranger said itself does not. A proxy writes one of the two headers and may pass the
+    /// other on as the stranger wrote it: where they disagree neither is believed, and the proxy's own address counts.
     pub(crate) fn asks(&self, peer: IpAddr, headers: &HeaderMap) -> Option<Address> {
         if !self.trusts(peer) {
             return Address::of(peer);
         }
-        let mut said: Vec<IpAddr> = Vec::new();
-        for value in headers.get_all("x-forwarded-for") {
-            for part in value.to_str().unwrap_or_default().split(',') {
-                said.extend(forwarded(part));
-            }
+        let usual = self.last_stranger(headers, "x-forwarded-for", forwarded);
+        let standard = self.last_stranger(headers, "forwarded", |element| {
+            element.split(';').find_map(|pair| {
+                let (name, value) = pair.split_once('=')?;
+                name.trim().eq_ignore_ascii_case("for").then(|| forwarded(value))?
+            })
+        });
+        let both = headers.contains_key("x-forwarded-for") && headers.contains_key("forwarded");
+        if both && usual.map(|ip| ip.to_canonical()) != standard.map(|ip| ip.to_canonical()) {
+            return Some(Address::even_here(peer));
         }
-        if said.is_empty() {
-            for value in headers.get_all("forwarded") {
-                for element in value.to_str().unwrap_or_default().split(',') {
-                    said.extend(element.split(';').find_map(|pair| {
-                        let (name, value) = pair.split_once('=')?;
-                        name.trim().eq_ignore_ascii_case("for").then(|| forwarded(value))?
-                    }));
-                }
-            }
-        }
-        said.into_iter().rev().find(|ip| !self.trusts(*ip)).and_then(Address::of)
+        usual.or(standard).and_then(Address::of)
+    }
+
+    /// The last address in a header that is no trusted proxy's.
+    fn last_stranger(
+        &self,
+        headers: &HeaderMap,
+        name: &str,
+        read: impl Fn(&str) -> Option<IpAddr>,
+    ) -> Option<IpAddr> {
+        let values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
+        let said: Vec<IpAddr> = values.flat_map(|value| value.split(',')).filter_map(read).collect();
+        said.into_iter().rev().find(|ip| !self.trusts(*ip))
     }
 }
 
@@ -147,6 +155,19 @@ mod tests {
         assert_eq!(asks(&["127.0.0.1"], "127.0.0.1", &standard), ip("198.51.100.9"));
         assert_eq!(asks(&["127.0.0.1"], "127.0.0.1", &[(xff, "nonsense")]), None);
         assert_eq!(asks(&["127.0.0.1"], "127.0.0.1", &[]), None);
+    }
+
+    #[test]
+    fn headers_that_disagree_are_not_believed() {
+        let (xff, standard) = ("x-forwarded-for", "forwarded");
+        let here =
+            |said: &[(&'static str, &'static str)]| asks(&["10.0.0.0/8", "127.0.0.1"], "10.1.2.3", said);
+        assert_eq!(here(&[(xff, "203.0.113.1"), (standard, "for=198.51.100.9")]), ip("10.1.2.3"));
+        assert_eq!(here(&[(xff, "nonsense"), (standard, "for=198.51.100.9")]), ip("10.1.2.3"));
+        assert_eq!(here(&[(xff, "198.51.100.9"), (standard, "for=198.51.100.9:80")]), ip("198.51.100.9"));
+        // Nor does a stranger behind a proxy on this machine get out of the caps that way.
+        let both = [(xff, "203.0.113.1"), (standard, "for=198.51.100.9")];
+        assert!(asks(&["127.0.0.1"], "127.0.0.1", &both).is_some());
     }
 
     #[test]

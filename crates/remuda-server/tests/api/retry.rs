@@ -43,3 +43,39 @@ async fn a_delayed_task_waits_no_longer_and_a_running_one_is_refused() {
     let error = json(gateway.post(&path).send().await.unwrap(), 409).await;
     assert_eq!(error["code"], "running");
 }
+
+/// What was taken in before a rule held is not taken in again by way of a retry.
+#[tokio::test]
+async fn a_retry_is_checked_as_a_submission_is() {
+    let tenant = remuda_core::Tenant::new("default").unwrap();
+    let labels = std::collections::BTreeSet::from(["pool=a".to_owned()]);
+    let gateway = Gateway::start_with(|options| drop(options.tenant_labels.insert(tenant, labels))).await;
+    let graph = |image: &str| {
+        let text = format!(r#"{{"1": {{"class_type": "LoadImage", "inputs": {{"image": "{image}"}}}}}}"#);
+        serde_json::value::RawValue::from_string(text).unwrap()
+    };
+    let placed = remuda_core::Placement {
+        node_id: "1".to_owned(),
+        input: "image".to_owned(),
+        sha256: remuda_core::Sha256::of(b"x"),
+        key: "assets/aa/aaaa".to_owned(),
+        filename: "x.png".to_owned(),
+    };
+    for (image, placements, status) in
+        [("/etc/passwd", vec![], 422), ("x.png [output]", vec![placed.clone()], 201)]
+    {
+        let mut new = remuda_core::NewTask::new(graph(image));
+        new.input.placements = placements;
+        let id = new.id;
+        gateway.ground.store.submit(new).await.unwrap();
+        gateway.ground.store.cancel(id).await.unwrap();
+        let answer = gateway.post(&format!("/api/v1/tasks/{id}/retry")).send().await.unwrap();
+        let told = json(answer, status).await;
+        if status == 201 {
+            let new = told["id"].as_str().unwrap().parse().unwrap();
+            let input = gateway.ground.store.input(new).await.unwrap().unwrap();
+            assert_eq!(input.placements, [placed.clone()]);
+            assert!(input.requires.labels.contains("pool=a"));
+        }
+    }
+}

@@ -95,3 +95,13 @@ async fn nobody_sees_what_another_tenant_keeps() {
     }
     assert_eq!(status(gateway.delete("/userdata/workflows%2Fsecret.json").bearer_auth(&yours)).await, 404);
 }
+
+#[tokio::test]
+async fn paths_are_not_deeper_than_a_list_can_show() {
+    let gateway = Gateway::start().await;
+    let path = |parts: usize| format!("/userdata/{}", vec!["a"; parts].join("%2F"));
+    assert_eq!(status(gateway.post(&path(32)).body("x")).await, 200);
+    assert_eq!(status(gateway.post(&path(33)).body("x")).await, 400);
+    assert_eq!(status(gateway.post(&format!("{}/move/{}", path(32), &path(33)[10..]))).await, 400);
+    assert_eq!(get(&gateway, "/v2/userdata").await.as_array().unwrap().len(), 32);
+}

@@ -5,7 +5,7 @@
 //! answer. Files are streamed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -44,8 +44,20 @@ const MOST_VALUES: usize = 200_000;
 /// So many workers are asked at once.
 const AT_ONCE: usize = 16;
 
-/// So many answers are kept.
+/// So many answers are kept …
 const MOST: usize = 2048;
+
+/// … with so many bytes together …
+const MOST_BYTES: usize = 32 << 20;
+
+/// … none that is longer than this …
+const LONGEST_KEPT: usize = 1 << 20;
+
+/// … and none that nobody asked for in so long.
+const OLD: Duration = Duration::from_secs(600);
+
+/// What a value of JSON takes in memory beside its text.
+const VALUE: usize = 64;
 
 /// What is passed on with a request for a file.
 const PASSED_ON: [header::HeaderName; 6] = [
@@ -127,9 +139,18 @@ type Question = (WorkerId, String);
 #[derive(Debug)]
 struct Slot {
     begun: Instant,
-    /// What was answered before.
-    before: Option<Answer>,
-    answer: OnceCell<Result<Answer, Arc<AskError>>>,
+    /// What was answered before, until there is something newer.
+    before: Mutex<Option<Weighed>>,
+    answer: OnceCell<Result<Weighed, Arc<AskError>>>,
+}
+
+/// An answer, and about how many bytes it takes.
+#[derive(Debug, Clone)]
+struct Weighed {
+    answer: Answer,
+    weight: usize,
+    /// Whether it is too long to be kept.
+    long: bool,
 }
 
 impl Slot {
@@ -139,11 +160,20 @@ impl Slot {
     }
 
     /// The last good answer.
-    fn last(&self) -> Option<Answer> {
+    fn last(&self) -> Option<Weighed> {
         match self.answer.get() {
             Some(Ok(answer)) => Some(answer.clone()),
-            _ => self.before.clone(),
+            _ => self.before().clone(),
         }
+    }
+
+    fn before(&self) -> MutexGuard<'_, Option<Weighed>> {
+        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn weight(&self) -> usize {
+        let now = self.answer.get().and_then(|answer| answer.as_ref().ok()).map_or(0, |answer| answer.weight);
+        now + self.before().as_ref().map_or(0, |before| before.weight)
     }
 }
 
@@ -206,17 +236,12 @@ impl Asker {
     }
 
     /// Asks one worker for JSON. None: it has no such thing (404).
-    pub(crate) async fn json(
-        &self,
-        worker: &Driven,
-        segments: &[&str],
-        query: Option<&str>,
-    ) -> Result<Answer, AskError> {
+    async fn json(&self, worker: &Driven, segments: &[&str]) -> Result<Weighed, AskError> {
         let read = async {
-            let answer = self.stream(worker, Method::GET, segments, query, &HeaderMap::new()).await?;
+            let answer = self.stream(worker, Method::GET, segments, None, &HeaderMap::new()).await?;
             match answer.status() {
                 StatusCode::OK => {}
-                StatusCode::NOT_FOUND => return Ok(None),
+                StatusCode::NOT_FOUND => return Ok(Weighed { answer: None, weight: 0, long: false }),
                 other => return Err(AskError::Status(other)),
             }
             let mut bytes = Vec::new();
@@ -228,10 +253,13 @@ impl Asker {
                 }
                 bytes.extend_from_slice(&piece);
             }
-            if bytes.len() > MOST_VALUES && lenient::count_values(&bytes, usize::MAX) > MOST_VALUES {
+            let values = lenient::count_values(&bytes, usize::MAX);
+            if values > MOST_VALUES {
                 return Err(AskError::TooLong);
             }
-            Ok(Some(Arc::new(serde_json::from_slice(&bytes)?)))
+            let answer = Some(Arc::new(serde_json::from_slice(&bytes)?));
+            let (weight, long) = (bytes.len() + VALUE * values, bytes.len() > LONGEST_KEPT);
+            Ok(Weighed { answer, weight, long })
         };
         tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| {
             self.rest(&worker.id);
@@ -270,13 +298,15 @@ impl Asker {
     /// The answer of one worker, not older than it may be, or the last one.
     async fn kept(&self, worker: &Driven, segments: &[&str]) -> Option<Answer> {
         let question = (worker.id.clone(), segments.join("/"));
-        let slot = self.slot(question);
+        let slot = self.slot(question.clone());
+        let mut asked = false;
         let answer = slot
             .answer
             .get_or_init(|| async {
+                asked = true;
                 let answer = match self.rests(&worker.id) {
                     true => Err(AskError::Resting),
-                    false => self.json(worker, segments, None).await,
+                    false => self.json(worker, segments).await,
                 };
                 answer.map_err(|error| {
                     let path = segments.join("/");
@@ -285,9 +315,17 @@ impl Asker {
                 })
             })
             .await;
+        if asked && let Ok(answer) = answer {
+            *slot.before() = None;
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if answer.long && kept.get(&question).is_some_and(|kept| Arc::ptr_eq(kept, &slot)) {
+                kept.remove(&question);
+            }
+            make_room(&mut kept);
+        }
         match answer {
-            Ok(answer) => Some(answer.clone()),
-            Err(_) => slot.before.clone(),
+            Ok(answer) => Some(answer.answer.clone()),
+            Err(_) => slot.before().as_ref().map(|before| before.answer.clone()),
         }
     }
 
@@ -300,15 +338,30 @@ impl Asker {
             return slot.clone();
         }
         let before = old.and_then(|slot| slot.last());
-        if kept.len() >= MOST {
-            kept.retain(|_, slot| slot.is_fresh());
-            if kept.len() >= MOST {
-                kept.clear();
-            }
-        }
-        let slot = Arc::new(Slot { begun: Instant::now(), before, answer: OnceCell::new() });
+        let slot =
+            Arc::new(Slot { begun: Instant::now(), before: Mutex::new(before), answer: OnceCell::new() });
         kept.insert(question, slot.clone());
+        make_room(&mut kept);
         slot
+    }
+}
+
+/// Forgets what is old, and of the rest the oldest until it is within the bounds.
+fn make_room(kept: &mut HashMap<Question, Arc<Slot>>) {
+    kept.retain(|_, slot| slot.begun.elapsed() < OLD);
+    let mut bytes: usize = kept.values().map(|slot| slot.weight()).sum();
+    if bytes <= MOST_BYTES && kept.len() <= MOST {
+        return;
+    }
+    let mut by_age: Vec<_> = kept.iter().map(|(question, slot)| (slot.begun, question.clone())).collect();
+    by_age.sort();
+    for (_, question) in by_age {
+        if bytes <= MOST_BYTES && kept.len() <= MOST {
+            return;
+        }
+        if let Some(slot) = kept.remove(&question) {
+            bytes = bytes.saturating_sub(slot.weight());
+        }
     }
 }
 
@@ -344,6 +397,24 @@ fn url(endpoint: &str, segments: &[&str], query: Option<&str>) -> Result<Url, As
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded_in_bytes_and_the_oldest_goes_first() {
+        let mut kept = HashMap::new();
+        let question = |n: usize| (WorkerId::new("one").unwrap(), n.to_string());
+        let now = Instant::now();
+        for n in 0..40 {
+            let answer = Weighed { answer: None, weight: 1 << 20, long: false };
+            let begun = now + Duration::from_millis(n as u64);
+            // What was answered before counts too.
+            let (before, answer) =
+                if n % 2 == 0 { (Some(answer), OnceCell::new()) } else { (None, OnceCell::from(Ok(answer))) };
+            kept.insert(question(n), Arc::new(Slot { begun, before: Mutex::new(before), answer }));
+        }
+        make_room(&mut kept);
+        assert_eq!(kept.len(), 32);
+        assert!(!kept.contains_key(&question(7)) && kept.contains_key(&question(8)));
+    }
 
     #[test]
     fn segments_stay_below_the_address_of_the_worker() {

@@ -18,6 +18,7 @@ use crate::access::{Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::ApiPath;
 use crate::routes::names;
+use crate::share::{Held, Visit};
 use crate::state::AppState;
 
 /// So many uploads are offered as choices, by name.
@@ -35,18 +36,23 @@ pub(super) async fn all(
     let merged = state.fleet.known.merged(&*state.store, &state.pool).await?;
     let uploads = uploads(&state, &caller, &merged).await?;
     if uploads.is_empty() {
-        return answer(&headers, &merged.hash, vec![merged.whole.clone()]);
+        // The same memory for everybody: not counted for its readers.
+        let (length, whole) = (merged.whole.len(), vec![merged.whole.clone()]);
+        return answer(&headers, &merged.hash, length, streamed(whole));
     }
     let listed: Vec<&str> = uploads.iter().map(|asset| asset.filename.as_str()).collect();
     let listed = Sha256::of(json!(listed).to_string().as_bytes()).to_string();
     let etag = format!("{}-{}", merged.hash, &listed[..16]);
     if is_known(&headers, &etag) {
-        return answer(&headers, &etag, Vec::new());
+        return answer(&headers, &etag, 0, Body::empty());
     }
+    let permit = state.permits.download()?;
     let size = merged.whole.len();
     let made = move || pieces(&merged, &uploads);
     let pieces = state.compute("listing uploads in an object_info", &caller.tenant, size, made).await?;
-    answer(&headers, &etag, pieces)
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    let pass = state.memory.take(&Visit::guest(), length as u64).map_err(|_| ApiError::no_memory())?;
+    answer(&headers, &etag, length, Held::wrap(streamed(pieces), (permit, pass)))
 }
 
 /// `GET /object_info/{class}`. A class that nobody has is an empty answer, as it is at a ComfyUI.
@@ -58,7 +64,7 @@ pub(super) async fn one(
 ) -> ApiResult<Response> {
     let merged = state.fleet.known.merged(&*state.store, &state.pool).await?;
     let Some(range) = merged.classes.get(&class) else {
-        return answer(&headers, "none", vec![Bytes::from_static(b"{}")]);
+        return answer(&headers, "none", 2, Body::from("{}"));
     };
     let mut text = merged.whole.slice(range.clone());
     if let Some(upload) = merged.uploads.iter().find(|upload| upload.class == class) {
@@ -69,7 +75,7 @@ pub(super) async fn one(
     }
     let whole = [format!("{{{}: ", json!(class)).as_bytes(), &text, b"}"].concat();
     let etag = Sha256::of(&whole).to_string();
-    answer(&headers, &etag, vec![Bytes::from(whole)])
+    answer(&headers, &etag, whole.len(), Body::from(whole))
 }
 
 /// The caller's uploads, if there is a node that could take one.
@@ -122,7 +128,11 @@ fn is_known(headers: &HeaderMap, etag: &str) -> bool {
     names(headers, header::IF_NONE_MATCH, &format!("\"{etag}\""))
 }
 
-fn answer(asked: &HeaderMap, etag: &str, pieces: Vec<Bytes>) -> ApiResult<Response> {
+fn streamed(pieces: Vec<Bytes>) -> Body {
+    Body::from_stream(futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>)))
+}
+
+fn answer(asked: &HeaderMap, etag: &str, length: usize, body: Body) -> ApiResult<Response> {
     let mut headers = HeaderMap::new();
     let quoted = HeaderValue::from_str(&format!("\"{etag}\""));
     headers.insert(header::ETAG, quoted.map_err(|error| ApiError::internal(error.to_string()))?);
@@ -131,9 +141,7 @@ fn answer(asked: &HeaderMap, etag: &str, pieces: Vec<Bytes>) -> ApiResult<Respon
     if is_known(asked, etag) {
         return Ok((StatusCode::NOT_MODIFIED, headers).into_response());
     }
-    let length: usize = pieces.iter().map(Bytes::len).sum();
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
-    let stream = futures_util::stream::iter(pieces.into_iter().map(Ok::<_, std::convert::Infallible>));
-    Ok((StatusCode::OK, headers, Body::from_stream(stream)).into_response())
+    Ok((StatusCode::OK, headers, body).into_response())
 }

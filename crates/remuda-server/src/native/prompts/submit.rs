@@ -104,6 +104,7 @@ pub(crate) async fn submit(
         workflow: prompt.workflow,
         extra_data: prompt.extra_data,
         inputs: Default::default(),
+        pinned: Vec::new(),
         requires: Default::default(),
         targets: prompt.targets.clone(),
         strict: true,
@@ -186,8 +187,10 @@ async fn taken_in_before(
 
 async fn again(state: &AppState, task: Task) -> Result<Accepted, NativeError> {
     state.desk.submitted(state, &task, None);
+    let reading = state.permits.read().await?;
     let extra = state.store.input(task.id).await?.and_then(|input| input.extra);
     let number = extra.map_or(0.0, |extra| extra.number);
+    drop(reading);
     Ok(Accepted { task, before: true, number, node_errors: Map::new() })
 }
 

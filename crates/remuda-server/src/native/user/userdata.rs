@@ -6,15 +6,15 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
-use remuda_core::Sha256;
+use remuda_core::{Sha256, Tenant};
 use remuda_runner::preflight::uploads::straight;
 use remuda_store::DocumentInfo;
 
-use super::listing::{self, How};
+use super::listing::{self, DEEPEST, How, TooLong};
 use super::{LONGEST, LONGEST_NAME};
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::compute::LIGHT;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::extract::{ApiPath, read_body_with};
 use crate::native::files::Pairs;
 use crate::state::AppState;
@@ -35,6 +35,7 @@ pub(super) async fn list(
     let Some(dir) = locate(dir) else {
         return Ok((StatusCode::FORBIDDEN, "Invalid directory").into_response());
     };
+    let _reading = state.permits.read().await?;
     let documents = state.store.documents(&caller.tenant, SPACE, &listing::prefix(&dir)).await?;
     if documents.is_empty() && !dir.is_empty() {
         return Ok((StatusCode::NOT_FOUND, "Directory not found").into_response());
@@ -44,7 +45,10 @@ pub(super) async fn list(
         full_info: query.is_true("full_info"),
         split: query.is_true("split"),
     };
-    Ok(Json(listing::list(&documents, &dir, how)).into_response())
+    written(&state, &caller.tenant, documents, move |documents| {
+        Ok(serde_json::to_vec(&listing::list(documents, &dir, how)?))
+    })
+    .await
 }
 
 /// `GET /v2/userdata?path=`
@@ -58,6 +62,7 @@ pub(super) async fn list_v2(
     let Some(path) = locate(&path) else {
         return Ok((StatusCode::BAD_REQUEST, "Invalid path requested").into_response());
     };
+    let _reading = state.permits.read().await?;
     let documents = state.store.documents(&caller.tenant, SPACE, &listing::prefix(&path)).await?;
     if documents.is_empty() && !path.is_empty() {
         return Ok(match state.store.document(&caller.tenant, SPACE, &path).await? {
@@ -66,7 +71,26 @@ pub(super) async fn list_v2(
         }
         .into_response());
     }
-    Ok(Json(listing::list_v2(&documents, &path)).into_response())
+    written(&state, &caller.tenant, documents, move |documents| {
+        Ok(serde_json::to_vec(&listing::list_v2(documents, &path)?))
+    })
+    .await
+}
+
+/// A list as an answer, made beside the runtime if it is long.
+async fn written(
+    state: &AppState,
+    tenant: &Tenant,
+    documents: Vec<DocumentInfo>,
+    write: impl FnOnce(&[DocumentInfo]) -> Result<serde_json::Result<Vec<u8>>, TooLong> + Send + 'static,
+) -> ApiResult<Response> {
+    let size = documents.iter().map(|info| info.path.len()).sum();
+    let list = move || write(&documents);
+    match state.compute("listing user data", tenant, size, list).await? {
+        Ok(Ok(text)) => Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response()),
+        Ok(Err(error)) => Err(ApiError::internal(error.to_string())),
+        Err(TooLong) => Ok((StatusCode::PAYLOAD_TOO_LARGE, TooLong::TEXT).into_response()),
+    }
 }
 
 /// `GET /userdata/{file}`
@@ -110,7 +134,7 @@ pub(super) async fn put(
 ) -> ApiResult<Response> {
     let Some(path) = locate(&file) else { return Ok(StatusCode::FORBIDDEN.into_response()) };
     if !is_name(&path) {
-        return Ok(StatusCode::BAD_REQUEST.into_response());
+        return Ok(bad_name());
     }
     let query = Pairs::of(&uri);
     let (time, permit) = (state.limits.body_time, state.permits.submission());
@@ -146,7 +170,7 @@ pub(super) async fn rename(
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
     if !is_name(&to) {
-        return Ok(StatusCode::BAD_REQUEST.into_response());
+        return Ok(bad_name());
     }
     let query = Pairs::of(&uri);
     let replace = query.get("overwrite") != Some("false") || from == to;
@@ -173,5 +197,10 @@ fn locate(name: &str) -> Option<String> {
 }
 
 fn is_name(path: &str) -> bool {
-    !path.is_empty() && path.len() <= LONGEST_NAME
+    !path.is_empty() && path.len() <= LONGEST_NAME && path.split('/').count() <= DEEPEST
+}
+
+fn bad_name() -> Response {
+    let error = format!("A path must have 1 to {LONGEST_NAME} bytes and at most {DEEPEST} parts");
+    (StatusCode::BAD_REQUEST, error).into_response()
 }

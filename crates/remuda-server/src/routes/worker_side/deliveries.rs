@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
-use remuda_core::{LeaseRef, OutputFile, Sha256};
+use remuda_core::{LeaseRef, OutputFile, OwnerId, Sha256};
 use remuda_files::{FileKey, Files};
 use sha2::Digest as _;
 use tokio::time::Instant;
@@ -27,6 +27,8 @@ pub(super) struct Arrived {
 /// What arrived under one lease, by the number of the file.
 #[derive(Debug)]
 struct Under {
+    /// Who delivered it.
+    owner: OwnerId,
     files: HashMap<u32, Arrived>,
     /// The sizes of these files together.
     arrived: u64,
@@ -56,15 +58,16 @@ fn lock(under: &Mutex<Leases>) -> MutexGuard<'_, Leases> {
 }
 
 /// What is known of a lease. The one that was not touched for longest makes room for a new one.
-fn entry(under: &mut Leases, lease: LeaseRef) -> &mut Under {
+fn entry(under: &mut Leases, lease: LeaseRef, owner: OwnerId) -> &mut Under {
     if under.len() >= MOST
         && !under.contains_key(&lease)
         && let Some(oldest) = under.iter().min_by_key(|(_, one)| one.touched).map(|(lease, _)| *lease)
     {
         under.remove(&oldest);
     }
-    let new = || Under { files: HashMap::new(), arrived: 0, coming: 0, touched: Instant::now() };
+    let new = || Under { owner, files: HashMap::new(), arrived: 0, coming: 0, touched: Instant::now() };
     let entry = under.entry(lease).or_insert_with(new);
+    entry.owner = owner;
     entry.touched = Instant::now();
     entry
 }
@@ -74,6 +77,7 @@ fn entry(under: &mut Leases, lease: LeaseRef) -> &mut Under {
 pub(super) struct Coming {
     under: Arc<Mutex<Leases>>,
     lease: LeaseRef,
+    owner: OwnerId,
     n: u32,
     /// How many bytes all files of the lease may have together.
     most: u64,
@@ -85,7 +89,7 @@ impl Coming {
     /// Counts bytes before they are stored. `false`: all files of the lease together have as many as they may.
     pub(super) fn more(&self, bytes: u64) -> bool {
         let mut under = lock(&self.under);
-        let entry = entry(&mut under, self.lease);
+        let entry = entry(&mut under, self.lease, self.owner);
         if entry.beside(self.n).saturating_add(bytes) > self.most {
             self.refused.store(true, Ordering::Relaxed);
             return false;
@@ -103,7 +107,7 @@ impl Coming {
     /// It is there. What it replaces, when that had another name: it must go.
     pub(super) fn arrived(&self, file: Arrived) -> Option<FileKey> {
         let mut under = lock(&self.under);
-        let entry = entry(&mut under, self.lease);
+        let entry = entry(&mut under, self.lease, self.owner);
         entry.coming = entry.coming.saturating_sub(self.came.swap(0, Ordering::Relaxed));
         entry.arrived = entry.arrived.saturating_add(file.size);
         let key = file.key.clone();
@@ -134,14 +138,22 @@ impl Deliveries {
     }
 
     /// A file begins to come, under a lease of which all files together may have so many bytes.
-    pub(super) fn begin(&self, lease: LeaseRef, n: u32, most: u64) -> Coming {
+    pub(super) fn begin(&self, lease: LeaseRef, owner: OwnerId, n: u32, most: u64) -> Coming {
         let (came, refused) = (AtomicU64::new(0), AtomicBool::new(false));
-        Coming { under: Arc::clone(&self.under), lease, n, most, came, refused }
+        Coming { under: Arc::clone(&self.under), lease, owner, n, most, came, refused }
     }
 
     /// The lease is over.
     pub(super) fn forget(&self, lease: LeaseRef) {
         self.under().remove(&lease);
+    }
+
+    /// A process was told that it does not have the lease. Only what it delivered itself is forgotten.
+    pub(super) fn lost(&self, lease: LeaseRef, owner: OwnerId) {
+        let mut under = self.under();
+        if under.get(&lease).is_some_and(|under| under.owner == owner) {
+            under.remove(&lease);
+        }
     }
 
     /// The files of a result that did not arrive here as the result says. Another process may know them.
@@ -242,13 +254,14 @@ mod tests {
     fn what_replaces_a_file_counts_once() {
         let deliveries = Deliveries::default();
         let lease = LeaseRef { task: TaskId::new(), fence: Fence(1) };
+        let owner = OwnerId(uuid::Uuid::new_v4());
         let file = |name: &str, size| Arrived {
             key: FileKey::output(lease.task.0, 1, 1, 0, name),
             size,
             sha256: Sha256::of(name.as_bytes()),
         };
         let arrived = |n, file: Arrived| {
-            let coming = deliveries.begin(lease, n, 30);
+            let coming = deliveries.begin(lease, owner, n, 30);
             assert!(coming.more(file.size));
             coming.arrived(file)
         };
@@ -257,7 +270,9 @@ mod tests {
         assert_eq!(arrived(0, file("b", 5)), Some(file("a", 20).key), "another is removed");
         arrived(1, file("c", 7));
         assert_eq!((deliveries.bytes_beside(lease, 0), deliveries.bytes_beside(lease, 2)), (7, 12));
-        deliveries.forget(lease);
+        deliveries.lost(lease, OwnerId(uuid::Uuid::new_v4()));
+        assert_eq!(deliveries.bytes_beside(lease, 2), 12, "a stranger's word");
+        deliveries.lost(lease, owner);
         assert_eq!(deliveries.bytes_beside(lease, 2), 0);
     }
 
@@ -265,7 +280,8 @@ mod tests {
     fn files_that_come_at_the_same_time_do_not_pass_the_limit_together() {
         let deliveries = Deliveries::default();
         let lease = LeaseRef { task: TaskId::new(), fence: Fence(1) };
-        let [one, two] = [0, 1].map(|n| deliveries.begin(lease, n, 100));
+        let owner = OwnerId(uuid::Uuid::new_v4());
+        let [one, two] = [0, 1].map(|n| deliveries.begin(lease, owner, n, 100));
         assert!(one.more(60) && two.more(40));
         assert!(!two.more(1) && two.is_refused() && !one.is_refused());
         drop(two);

@@ -47,8 +47,10 @@ pub(crate) async fn input(
     ApiQuery(query): ApiQuery<wire::InputQuery>,
 ) -> ApiResult<Response> {
     current(&state, &sidecar, LeaseRef { task, fence: query.fence }).await?;
+    let reading = state.permits.read().await?;
     let input = state.store.input(task).await.map_err(of_lease)?.ok_or(StoreError::Fenced)?;
-    let placement = input.placements.iter().find(|placement| placement.key == query.key);
+    let placement = input.placements.into_iter().find(|placement| placement.key == query.key);
+    drop((input.workflow, input.extra, reading));
     let placement =
         placement.ok_or_else(|| ApiError::not_found("file of the task", &query.key).task(task))?;
     let permit = state.permits.download()?;
@@ -134,7 +136,7 @@ pub(crate) async fn output(
         n,
         &query.filename,
     );
-    let coming = Arc::new(state.live.deliveries.begin(lease, n, limits.task_outputs));
+    let coming = Arc::new(state.live.deliveries.begin(lease, sidecar.owner, n, limits.task_outputs));
     let counted = Arc::clone(&coming);
     let pieces = body.into_data_stream().map(move |chunk| {
         let chunk = chunk.map_err(BoxError::from)?;

@@ -281,9 +281,9 @@ pub(crate) async fn beat(
         reply = state.store.beat(request) => reply.map_err(of_lease)?,
     };
     for lease in &reply.lost {
-        // A stranger's word does not end what readers follow.
+        // A stranger's word does not end what readers follow, nor forget what the holder delivered.
         state.live.lost(&state.hub, lease.task, sidecar.owner);
-        state.live.deliveries.forget(*lease);
+        state.live.deliveries.lost(*lease, sidecar.owner);
     }
     Ok(Json(reply))
 }
@@ -411,6 +411,7 @@ pub(crate) async fn give_back(
     let learnt = match said.learnt {
         Some(learnt) => {
             current(&state, &sidecar, said.lease).await?;
+            let _reading = state.permits.read().await?;
             let input = state.store.input(said.lease.task).await.map_err(of_lease)?;
             let workflow = input.ok_or(StoreError::Fenced)?.workflow;
             let found = tokio::task::spawn_blocking(move || bounds::learnt(learnt, &workflow)).await;

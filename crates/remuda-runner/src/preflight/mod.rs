@@ -9,6 +9,7 @@ mod fingerprint;
 pub(crate) mod growth;
 mod paths;
 mod placements;
+mod readings;
 mod refusal;
 pub mod uploads;
 mod verdict;
@@ -26,13 +27,14 @@ use remuda_pool::{NotDone, Pool, Work};
 use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
+pub use readings::{MOST_SIDECAR_VALUES, MOST_TEXT, MOST_VALUES};
 pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
 pub use words::Words;
 pub use workers::capabilities;
 
 use crate::limits::GraphLimits;
 use verdict::Case;
-use workers::{Known, same_workers};
+use workers::{Known, same_workers, weight};
 
 /// What is to be checked.
 #[derive(Debug, Clone)]
@@ -156,7 +158,7 @@ impl Preflight {
                 continue;
             }
             let Some(info) = &worker.info else {
-                if worker.starting || worker.hash.is_some() {
+                if worker.is_unsure() {
                     return Ok(None);
                 }
                 continue;
@@ -221,8 +223,9 @@ impl Preflight {
         case: &Arc<Case>,
         workers: Arc<Vec<workers::KnownWorker>>,
     ) -> Result<Result<verdict::Verdict, Refusal>, NotDone> {
+        let weight = weight(&workers, work.bytes(), !case.asked.models.is_empty());
         let case = Arc::clone(case);
-        self.pool.run(work.clone(), move || verdict::judge(&case, &workers)).await
+        self.pool.run(work.clone().on(weight), move || verdict::judge(&case, &workers)).await
     }
 
     /// The files of a large graph are looked for beside the runtime as a whole: what is found in the graph and what is

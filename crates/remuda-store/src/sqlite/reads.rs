@@ -1,13 +1,15 @@
 //! Queries about one thing.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Attempt, KeyRecord, Lane, LaneId, Lease, OwnerId, PendingReason, Requirements, Sha256, Status, Task,
-    TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
+    Attempt, KeyId, KeyRecord, Lane, LaneId, Lease, OwnerId, PendingReason, Requirements, Sha256, Status,
+    Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
+use uuid::Uuid;
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
@@ -205,6 +207,17 @@ pub(super) fn lanes(db: &Connection) -> Outcome<Vec<Lane>> {
 pub(super) fn workers(db: &Connection) -> Outcome<Vec<Worker>> {
     let sql = "SELECT spec, report, owner, fence, until, created_at, last_active_at FROM worker ORDER BY id";
     all(db, sql, (), rows::worker)
+}
+
+pub(super) fn registrants(db: &Connection) -> Outcome<HashMap<WorkerId, KeyId>> {
+    let mut statement = db.prepare_cached("SELECT worker, key FROM registration WHERE key IS NOT NULL")?;
+    let mut rows = statement.query(())?;
+    let mut found = HashMap::new();
+    while let Some(row) = rows.next()? {
+        let worker = WorkerId::new(row.get::<_, String>(0)?).map_err(|error| corrupt("a worker", error))?;
+        found.insert(worker, KeyId(Uuid::from_bytes(row.get(1)?)));
+    }
+    Ok(found)
 }
 
 pub(super) fn object_info(db: &Connection, hash: Sha256) -> Outcome<Option<String>> {

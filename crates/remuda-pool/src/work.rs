@@ -18,6 +18,18 @@ impl Work {
         Self { what, tenant: tenant.into(), task: None, bytes, patient: false }
     }
 
+    /// The same, on another number of bytes.
+    #[must_use]
+    pub fn on(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// How many bytes it works on.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// It works on the graph of a stored task: if the process dies in the middle, that is remembered of the task.
     #[must_use]
     pub fn of_task(mut self, task: Uuid) -> Self {

@@ -1,5 +1,6 @@
 //! The contract of the queue.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -144,6 +145,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// All workers, by name.
     async fn workers(&self) -> Result<Vec<Worker>>;
+
+    /// The keys that workers were registered with. Those that the installation drives itself are not among them.
+    async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>>;
 
     /// Keeps an `object_info` under its hash.
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()>;

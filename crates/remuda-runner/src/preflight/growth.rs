@@ -32,6 +32,7 @@ pub(crate) fn judged(workflow: &Workflow, info: &ObjectInfo) -> Result<usize, Re
         starting: false,
         hash: Some(Sha256::of(b"x")),
         info: Some(Arc::new(info.clone())),
+        weight: 0,
     };
     verdict::judge(&case, &[worker]).map(|verdict| verdict.warnings.len())
 }

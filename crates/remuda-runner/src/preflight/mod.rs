@@ -10,6 +10,7 @@ pub(crate) mod growth;
 mod loaders;
 mod paths;
 mod placements;
+mod readings;
 mod refusal;
 pub mod uploads;
 mod verdict;
@@ -27,13 +28,14 @@ use remuda_pool::{NotDone, Pool, Work};
 use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
+pub use readings::{MOST_SIDECAR_VALUES, MOST_TEXT, MOST_VALUES};
 pub use refusal::{Place, PreflightError, Refusal, RefusalKind};
 pub use words::Words;
 pub use workers::capabilities;
 
 use crate::limits::GraphLimits;
 use verdict::Case;
-use workers::{Known, same_workers};
+use workers::{Known, same_workers, weight};
 
 /// The longest body of a request, unless it is said otherwise.
 const LONGEST: u64 = 32 << 20;
@@ -185,7 +187,7 @@ impl Preflight {
                 continue;
             }
             let Some(info) = &worker.info else {
-                if worker.starting || worker.hash.is_some() {
+                if worker.is_unsure() {
                     return Ok(None);
                 }
                 continue;
@@ -269,8 +271,9 @@ impl Preflight {
         case: &Arc<Case>,
         workers: Arc<Vec<workers::KnownWorker>>,
     ) -> Result<Result<verdict::Verdict, Refusal>, NotDone> {
+        let weight = weight(&workers, work.bytes(), !case.asked.models.is_empty());
         let case = Arc::clone(case);
-        self.pool.run(work.clone(), move || verdict::judge(&case, &workers)).await
+        self.pool.run(work.clone().on(weight), move || verdict::judge(&case, &workers)).await
     }
 }
 

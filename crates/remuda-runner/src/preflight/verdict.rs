@@ -86,16 +86,16 @@ pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Ref
 
     verdict.requires = judged.iter().fold(Requirements::default(), |all, one| all.and(&one.lacks));
     let fitting: Vec<&Judged<'_>> = judged.iter().filter(|one| one.lacks.is_empty()).collect();
+    // What these have may be all that is missing elsewhere.
+    let unsure: Vec<&KnownWorker> = able.iter().copied().filter(|worker| worker.is_unsure()).collect();
     if fitting.is_empty() {
-        let starting: Vec<&str> =
-            able.iter().filter(|worker| worker.starting).map(|worker| worker.id.as_str()).collect();
-        if starting.is_empty() {
+        if unsure.is_empty() {
             return Err(missing_everywhere(workflow, &judged));
         }
         verdict.warnings.push(format!(
-            "no worker that is known has {}; it waits for {}, which has not yet said what it has",
+            "no worker that is known has {}; it waits for {}, of which it is not yet known what it has",
             verdict.requires,
-            starting.join(", ")
+            named(&unsure)
         ));
         verdict.unsure = true;
         return Ok(verdict);
@@ -107,8 +107,13 @@ pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Ref
     if fitting.iter().all(hopeless)
         && let Some(first) = fitting.first()
     {
-        let sure = |problem: &Problem| sure(problem, first.info, case.strict);
-        return Err(refused(case, Some(first.info), &first.report, sure));
+        if !unsure.iter().any(|worker| worker.hash.is_some()) {
+            let sure = |problem: &Problem| sure(problem, first.info, case.strict);
+            return Err(refused(case, Some(first.info), &first.report, sure));
+        }
+        let requires = std::mem::take(&mut verdict.requires);
+        let upload_inputs = std::mem::take(&mut verdict.upload_inputs);
+        return Ok(Verdict { requires, upload_inputs, ..unseen(case, &able, workers)? });
     }
     // Where some workers would run more of it than others, those.
     let best = fitting.iter().max_by_key(|one| one.report.accepted_outputs.len());
@@ -225,16 +230,17 @@ fn lacks(report: &Report, asked: &Requirements, info: &ObjectInfo) -> Requiremen
     lacks
 }
 
+/// Their names, if they are few.
+fn named(workers: &[&KnownWorker]) -> String {
+    let names: Vec<&str> = workers.iter().take(MOST_WORKERS).map(|worker| worker.id.as_str()).collect();
+    match workers.len().saturating_sub(MOST_WORKERS) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
 fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
-    let missing_on = |one: &Judged<'_>| {
-        let names: Vec<&str> =
-            one.workers.iter().take(MOST_WORKERS).map(|worker| worker.id.as_str()).collect();
-        let more = match one.workers.len().saturating_sub(MOST_WORKERS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        format!("{}{more} lacks {}", names.join(", "), one.lacks)
-    };
+    let missing_on = |one: &Judged<'_>| format!("{} lacks {}", named(&one.workers), one.lacks);
     let found = judged.iter().find_map(|one| Some((one, one.report.missing_here().next()?)));
     let message = match found {
         Some((_, problem)) => format!("no worker can run it: {problem}"),
@@ -282,6 +288,43 @@ fn note_uploads(outer: &str, inputs: &[InputSpec], found: &mut HashSet<String>) 
                 found.extend(names.iter().map(|name| format!("{outer}{name}")));
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn worker(name: &str, info: Option<&Value>) -> KnownWorker {
+        let info = info.map(|info| Arc::new(ObjectInfo::from_slice(info.to_string().as_bytes()).unwrap()));
+        KnownWorker {
+            id: remuda_core::WorkerId::new(name).unwrap(),
+            labels: BTreeSet::new(),
+            starting: false,
+            hash: Some(Sha256::of(name.as_bytes())),
+            info,
+            weight: 0,
+        }
+    }
+
+    #[test]
+    fn a_worker_whose_description_is_not_read_refuses_nothing() {
+        let graph = json!({"1": {"class_type": "Save", "inputs": {}}});
+        let workflow = Workflow::parse(&graph.to_string()).unwrap();
+        let case = Case { workflow, asked: Requirements::default(), targets: None, strict: true };
+        let other = worker("other", Some(&json!({"Tiny": {"output": [], "output_node": true}})));
+        let strict =
+            json!({"Save": {"input": {"required": {"x": ["INT"]}}, "output": [], "output_node": true}});
+        let strict = worker("strict", Some(&strict));
+        for known in [other, strict] {
+            assert!(judge(&case, std::slice::from_ref(&known)).is_err(), "{}", known.id);
+            let verdict = judge(&case, &[known, worker("unread", None)]).unwrap();
+            assert!(verdict.unsure && !verdict.warnings.is_empty());
         }
     }
 }

@@ -1,20 +1,18 @@
 //! What is known of the workers: their `object_info`, read from the store and parsed once.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use comfyui::ObjectInfo;
 use comfyui::object_info::has_model_ending;
-use remuda_core::{Capabilities, Health, Sha256, Worker, WorkerId};
+use remuda_core::{Capabilities, Health, Sha256, Timestamp, Worker, WorkerId};
 use remuda_store::{Result, Store};
-use tokio::sync::OnceCell;
+
+use super::readings::{self, Readings};
 
 /// For so long the list of workers is believed.
 const FRESH: Duration = Duration::from_secs(1);
-
-/// So many different descriptions are kept; a parsed one takes megabytes. Workers beyond count as not known.
-const MOST: usize = 64;
 
 /// A worker as pre-flight sees it.
 #[derive(Debug, Clone)]
@@ -24,35 +22,16 @@ pub(super) struct KnownWorker {
     /// It is there, and has not yet said what it can do.
     pub(super) starting: bool,
     pub(super) hash: Option<Sha256>,
+    /// What that stands for. With a hash and without this, nobody can say what the worker has.
     pub(super) info: Option<Arc<ObjectInfo>>,
+    /// How long its text is.
+    pub(super) weight: usize,
 }
 
-/// A description that is read once, whoever asks meanwhile; empty inside when it is not readable.
-type Parsed = Arc<OnceCell<Option<Arc<ObjectInfo>>>>;
-
-/// The descriptions that were read, and those that are being read.
-#[derive(Debug, Default)]
-struct Readings(Mutex<HashMap<Sha256, Parsed>>);
-
-impl Readings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Sha256, Parsed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes sure that a description is read, if there is room for it. A description takes long to read and much memory:
-    /// requests that come at the same time wait for one reading.
-    async fn ensure<E, F>(&self, hash: Sha256, read: impl FnOnce() -> F) -> std::result::Result<(), E>
-    where
-        F: Future<Output = std::result::Result<Option<Arc<ObjectInfo>>, E>>,
-    {
-        let parsed = {
-            let mut known = self.lock();
-            if !known.contains_key(&hash) && known.len() >= MOST {
-                return Ok(());
-            }
-            known.entry(hash).or_default().clone()
-        };
-        parsed.get_or_try_init(read).await.map(|_| ())
+impl KnownWorker {
+    /// Whether it may have anything: it has not yet said what it has, or nobody has read it.
+    pub(super) fn is_unsure(&self) -> bool {
+        self.starting || (self.hash.is_some() && self.info.is_none())
     }
 }
 
@@ -60,12 +39,13 @@ impl Readings {
 pub(super) struct Known {
     store: Arc<dyn Store>,
     list: Mutex<Option<(Instant, Arc<Vec<KnownWorker>>)>>,
-    parsed: Readings,
+    readings: Arc<Readings>,
 }
 
 impl Known {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, list: Mutex::default(), parsed: Readings::default() }
+        let readings = Arc::new(Readings::new(Arc::clone(&store)));
+        Self { store, list: Mutex::default(), readings }
     }
 
     /// The workers, as they were at most a second ago.
@@ -94,60 +74,40 @@ impl Known {
         self.workers_now().await
     }
 
-    /// The workers as they are.
+    /// The workers as they are. What they have said and was not yet read is read meanwhile, but not waited for for long.
     pub(super) async fn workers_now(&self) -> Result<Arc<Vec<KnownWorker>>> {
         let read = Instant::now();
         let workers = self.store.workers().await?;
-        self.parse_new(&workers).await?;
-        let known: Vec<KnownWorker> = {
-            let mut parsed = self.parsed.lock();
-            let used: BTreeSet<Sha256> =
-                workers.iter().filter_map(|worker| worker.report.object_info).collect();
-            parsed.retain(|hash, _| used.contains(hash));
-            workers.into_iter().map(|worker| known(worker, &parsed)).collect()
-        };
+        let keys = self.store.registrants().await?;
+        self.readings.want(readings::order(&workers, &keys, Timestamp::now()));
+        self.readings.settle().await;
+        let known: Vec<KnownWorker> = workers.into_iter().map(|worker| self.known(worker)).collect();
         let known = Arc::new(known);
         *self.list.lock().unwrap_or_else(PoisonError::into_inner) = Some((read, known.clone()));
         Ok(known)
     }
 
-    async fn parse_new(&self, workers: &[Worker]) -> Result<()> {
-        let hashes: BTreeSet<Sha256> =
-            workers.iter().filter_map(|worker| worker.report.object_info).collect();
-        for hash in hashes {
-            match self.parsed.ensure(hash, || self.read(hash)).await {
-                Ok(()) | Err(NotRead::Absent) => {}
-                Err(NotRead::Store(error)) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    async fn read(&self, hash: Sha256) -> std::result::Result<Option<Arc<ObjectInfo>>, NotRead> {
-        let Some(json) = self.store.object_info(hash).await.map_err(NotRead::Store)? else {
-            return Err(NotRead::Absent);
-        };
-        let read = tokio::task::spawn_blocking(move || ObjectInfo::from_slice(json.as_bytes())).await;
-        match read {
-            Ok(Ok(info)) => Ok(Some(Arc::new(info))),
-            Ok(Err(error)) => {
-                tracing::warn!(%hash, %error, "an object_info in the store is not readable");
-                Ok(None)
-            }
-            // Only a runtime that ends cancels such work.
-            Err(error) => {
-                tracing::debug!(%error, "reading an object_info was cut short");
-                Err(NotRead::Absent)
-            }
+    fn known(&self, worker: Worker) -> KnownWorker {
+        let hash = worker.report.object_info;
+        let (info, weight) = hash.and_then(|hash| self.readings.get(hash)).unzip();
+        KnownWorker {
+            id: worker.spec.id,
+            labels: worker.spec.labels,
+            starting: info.is_none() && worker.report.health == Health::Starting,
+            hash,
+            info,
+            weight: weight.unwrap_or(0),
         }
     }
 }
 
-/// Why a description could not be read now.
-enum NotRead {
-    /// It is not in the store, or nobody had time for it.
-    Absent,
-    Store(remuda_store::Error),
+/// What it takes to hold a graph of so many bytes against them, as bytes of a graph: each description is gone through with
+/// the whole graph, and as a whole if models are asked for.
+pub(super) fn weight(workers: &[KnownWorker], graph: usize, asks_for_models: bool) -> usize {
+    let texts: BTreeMap<Sha256, usize> =
+        workers.iter().filter_map(|worker| Some((worker.hash?, worker.weight))).collect();
+    let texts_too = if asks_for_models { texts.values().sum() } else { 0 };
+    graph.saturating_mul(texts.len().max(1)).saturating_add(texts_too)
 }
 
 /// Whether a check would find the same with both.
@@ -157,18 +117,6 @@ pub(super) fn same_workers(one: &[KnownWorker], other: &[KnownWorker]) -> bool {
         && one.iter().zip(other).all(|(one, other)| {
             one.id == other.id && one.labels == other.labels && facts(one) == facts(other)
         })
-}
-
-fn known(worker: Worker, parsed: &HashMap<Sha256, Parsed>) -> KnownWorker {
-    let hash = worker.report.object_info;
-    let info = hash.and_then(|hash| parsed.get(&hash)?.get()?.clone());
-    KnownWorker {
-        id: worker.spec.id,
-        labels: worker.spec.labels,
-        starting: info.is_none() && worker.report.health == Health::Starting,
-        hash,
-        info,
-    }
 }
 
 /// What a worker with these labels and this `object_info` offers: the other side of the requirements that a check
@@ -183,37 +131,4 @@ pub fn capabilities(labels: BTreeSet<String>, info: &ObjectInfo) -> Capabilities
         models.extend(files.map(str::to_owned));
     }
     Capabilities { labels, nodes, models }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_burst_reads_a_description_once() {
-        let (readings, count) = (Readings::default(), AtomicUsize::new(0));
-        let read = || async {
-            count.fetch_add(1, Ordering::Relaxed);
-            // Everybody has asked before the first reading is done.
-            for _ in 0..100 {
-                tokio::task::yield_now().await;
-            }
-            Ok::<_, Infallible>(Some(Arc::new(ObjectInfo::default())))
-        };
-        let hash = Sha256::of(b"x");
-        futures_util::future::join_all((0..50).map(|_| readings.ensure(hash, read))).await;
-        assert_eq!(count.load(Ordering::Relaxed), 1);
-        assert!(readings.lock().get(&hash).is_some_and(|parsed| parsed.get().is_some()));
-    }
-
-    #[tokio::test]
-    async fn what_could_not_be_read_is_tried_again() {
-        let readings = Readings::default();
-        let hash = Sha256::of(b"x");
-        assert!(readings.ensure(hash, || async { Err(()) }).await.is_err());
-        assert!(readings.ensure(hash, || async { Ok::<_, ()>(None) }).await.is_ok());
-    }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use postgres_types::Type;
 use remuda_core::{KeyId, OwnerId, Registration, Tenant, WorkerId};
+use tokio_postgres::Row;
 
 use super::columns::Columns;
 use super::fault::Fault;
@@ -29,6 +30,12 @@ pub(super) async fn find(transaction: &Transaction, worker: &WorkerId) -> Result
     let tenant = tenant.map(Tenant::new).transpose();
     let tenant = tenant.map_err(|error| Error::Corrupt(error.to_string()))?;
     Ok(Registration::Key { id: KeyId(id), tenant, revoked: get(row, 2)? })
+}
+
+/// A worker and the key that it was registered with.
+pub(super) fn pair(row: &Row) -> Result<(WorkerId, KeyId), Fault> {
+    let worker = WorkerId::new(get::<String>(row, 0)?).map_err(|error| Error::Corrupt(error.to_string()))?;
+    Ok((worker, KeyId(get(row, 1)?)))
 }
 
 /// How many workers a key has.

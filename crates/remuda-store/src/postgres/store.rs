@@ -1,5 +1,6 @@
 //! The contract, handed on to the parts that keep it.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -243,6 +244,11 @@ impl Store for PostgresStore {
     async fn workers(&self) -> Result<Vec<Worker>> {
         let _turn = self.inner.turn().await?;
         self.inner.workers().await
+    }
+
+    async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.registrants().await
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use postgres_types::{Json, Type};
 use remuda_core::{
-    Claim, Fence, Lease, LeaseRef, OwnerId, Registration, Status, Task, TaskId, Timestamp, Worker, WorkerId,
-    WorkerReport, WorkerSpec, transition,
+    Claim, Fence, KeyId, Lease, LeaseRef, OwnerId, Registration, Status, Task, TaskId, Timestamp, Worker,
+    WorkerId, WorkerReport, WorkerSpec, transition,
 };
 use uuid::Uuid;
 
@@ -244,6 +244,15 @@ impl Inner {
             let statement = format!("SELECT {} FROM remuda.worker ORDER BY id", rows::WORKER);
             let rows = self.sessions.query(&statement, &[]).await?;
             rows.iter().map(rows::worker).collect()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
+        let read = async || {
+            let statement = "SELECT worker, key FROM remuda.registration WHERE key IS NOT NULL";
+            let rows = self.sessions.query(statement, &[]).await?;
+            rows.iter().map(registrations::pair).collect()
         };
         attempt!(self.sessions, read())
     }

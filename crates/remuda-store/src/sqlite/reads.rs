@@ -1,13 +1,15 @@
 //! Queries about one thing.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Attempt, KeyRecord, Lane, LaneId, Lease, OwnerId, PendingReason, Requirements, Sha256, Status, Task,
-    TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
+    Attempt, KeyId, KeyRecord, Lane, LaneId, Lease, OwnerId, PendingReason, Requirements, Sha256, Status,
+    Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
+use uuid::Uuid;
 
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
@@ -211,6 +213,17 @@ pub(super) fn workers(db: &Connection) -> Outcome<Vec<Worker>> {
 pub(super) fn is_former_owner(db: &Connection, owner: OwnerId) -> Outcome<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM former_owner WHERE owner = ?)";
     Ok(db.prepare_cached(sql)?.query_row((owner.0.as_bytes(),), |row| row.get(0))?)
+}
+
+pub(super) fn registrants(db: &Connection) -> Outcome<HashMap<WorkerId, KeyId>> {
+    let mut statement = db.prepare_cached("SELECT worker, key FROM registration WHERE key IS NOT NULL")?;
+    let mut rows = statement.query(())?;
+    let mut found = HashMap::new();
+    while let Some(row) = rows.next()? {
+        let worker = WorkerId::new(row.get::<_, String>(0)?).map_err(|error| corrupt("a worker", error))?;
+        found.insert(worker, KeyId(Uuid::from_bytes(row.get(1)?)));
+    }
+    Ok(found)
 }
 
 pub(super) fn object_info(db: &Connection, hash: Sha256) -> Outcome<Option<String>> {

@@ -1,5 +1,6 @@
 //! The handle that callers hold.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -382,6 +383,10 @@ impl Store for SqliteStore {
 
     async fn workers(&self) -> Result<Vec<Worker>> {
         self.read(reads::workers).await
+    }
+
+    async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
+        self.read(reads::registrants).await
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {

@@ -12,7 +12,7 @@ fn description(name: &str, classes: usize, choices: usize, shift: usize) -> Desc
     let class =
         json!({"input": {"required": {"ckpt_name": [list, {"image_upload": true}]}}, "output": ["A"]});
     let classes: Vec<String> = (0..classes).map(|at| format!("\"C{at}\": {class}")).collect();
-    Description { workers: vec![name.to_owned()], json: format!("{{{}}}", classes.join(", ")) }
+    Description { workers: vec![name.to_owned()], key: None, json: format!("{{{}}}", classes.join(", ")) }
 }
 
 #[test]

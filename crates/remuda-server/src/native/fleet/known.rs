@@ -1,16 +1,17 @@
 //! What is known of all workers: their descriptions in the store, merged once for every set of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use remuda_core::{Sha256, Worker};
-use remuda_pool::{Pool, Work};
+use remuda_core::{KeyId, Sha256, Worker, WorkerId};
+use remuda_pool::{NotDone, Pool, Work};
 use remuda_runner::Version;
+use remuda_runner::preflight::MOST_TEXT;
 use remuda_store::Store;
 use tokio::sync::OnceCell;
 
-use super::merge::{Description, Merged, merge};
+use super::merge::{Description, Merged, SHARE, merge};
 use crate::error::{ApiError, ApiResult};
 use crate::wire::status_of;
 
@@ -32,23 +33,45 @@ pub(super) fn version(worker: &Worker) -> Option<Version> {
 struct Source {
     hash: Sha256,
     workers: Vec<String>,
+    /// The key that brought it; none when a worker of the installation has it, too.
+    key: Option<KeyId>,
 }
 
-/// The descriptions of these workers, each once; what usable ones and newer versions say counts more.
-fn sources(workers: &[Worker], now: Timestamp) -> Vec<Source> {
-    let mut by_hash: BTreeMap<Sha256, (bool, Option<Version>, Vec<String>)> = BTreeMap::new();
+/// How much a description counts, and who has it.
+#[derive(Debug, Default)]
+struct Standing {
+    /// A worker of the installation has it: no word of a process elsewhere takes its place.
+    own: bool,
+    usable: bool,
+    newest: Option<Version>,
+    key: Option<KeyId>,
+    names: Vec<String>,
+}
+
+/// The descriptions of these workers, each once; what the installation's own, usable ones and newer versions say counts
+/// more.
+fn sources(workers: &[Worker], keys: &HashMap<WorkerId, KeyId>, now: Timestamp) -> Vec<Source> {
+    let mut by_hash: BTreeMap<Sha256, Standing> = BTreeMap::new();
     for worker in workers {
         let Some(hash) = worker.report.object_info else { continue };
-        let (usable, newest, names) = by_hash.entry(hash).or_default();
-        *usable |= is_usable(worker, now);
-        *newest = (*newest).max(version(worker));
-        names.push(worker.spec.id.to_string());
+        let standing = by_hash.entry(hash).or_default();
+        let key = keys.get(&worker.spec.id).copied();
+        standing.own |= key.is_none();
+        standing.key = standing.key.or(key);
+        standing.usable |= is_usable(worker, now);
+        standing.newest = standing.newest.max(version(worker));
+        standing.names.push(worker.spec.id.to_string());
     }
     let mut sources: Vec<_> = by_hash.into_iter().collect();
+    let counts = |of: &Standing| (of.own, of.usable, of.newest);
     sources.sort_by(|(_, one), (_, other)| {
-        (other.0, other.1).cmp(&(one.0, one.1)).then_with(|| one.2.cmp(&other.2))
+        counts(other).cmp(&counts(one)).then_with(|| one.names.cmp(&other.names))
     });
-    sources.into_iter().map(|(hash, (_, _, workers))| Source { hash, workers }).collect()
+    let source = |(hash, of): (Sha256, Standing)| {
+        let key = of.key.filter(|_| !of.own);
+        Source { hash, workers: of.names, key }
+    };
+    sources.into_iter().map(source).collect()
 }
 
 /// The last merge, and what it was made of.
@@ -67,7 +90,8 @@ pub(super) struct Known {
 impl Known {
     /// What all workers together have. 503 while none has said what it has: an empty answer would be a lie.
     pub(super) async fn merged(&self, store: &dyn Store, pool: &Pool) -> ApiResult<Arc<Merged>> {
-        let sources = sources(&store.workers().await?, Timestamp::now());
+        let (workers, keys) = (store.workers().await?, store.registrants().await?);
+        let sources = sources(&workers, &keys, Timestamp::now());
         let made = {
             let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
             match &*made {
@@ -83,16 +107,33 @@ impl Known {
 
 async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<Arc<Merged>> {
     let mut descriptions = Vec::with_capacity(sources.len());
+    let mut size = 0;
+    let mut of_keys: HashMap<KeyId, usize> = HashMap::new();
     for source in sources {
-        match store.object_info(source.hash).await? {
-            Some(json) => descriptions.push(Description { workers: source.workers.clone(), json }),
-            None => tracing::warn!(hash = %source.hash, "the store has lost an object_info"),
+        let Some(json) = store.object_info(source.hash).await? else {
+            tracing::warn!(hash = %source.hash, "the store has lost an object_info");
+            continue;
+        };
+        let theirs = source.key.map(|key| of_keys.entry(key).or_default());
+        let of_key = theirs.as_ref().map_or(0, |theirs| **theirs) + json.len();
+        if size + json.len() > MOST_TEXT || (theirs.is_some() && of_key > MOST_TEXT / SHARE) {
+            tracing::debug!(hash = %source.hash, "an object_info is left out: there is no room for it");
+            continue;
         }
+        size += json.len();
+        if let Some(theirs) = theirs {
+            *theirs = of_key;
+        }
+        descriptions.push(Description { workers: source.workers.clone(), key: source.key, json });
     }
-    let size = descriptions.iter().map(|description| description.json.len()).sum();
     // Not refused: it is done once for all who wait.
     let work = Work::new("merging what workers have", "merged descriptions", size).patient();
-    let (merged, errors) = pool.run(work, move || merge(&descriptions)).await?;
+    let (merged, errors) =
+        pool.run(work, move || merge(&descriptions)).await.map_err(|error| match error {
+            // Nothing that the caller sent.
+            NotDone::Stalled => ApiError::busy("descriptions of workers"),
+            error => error.into(),
+        })?;
     for error in errors {
         tracing::warn!(%error, "an object_info in the store is not readable");
     }
@@ -101,4 +142,48 @@ async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<A
         return Err(ApiError::new(http::StatusCode::SERVICE_UNAVAILABLE, NOBODY, error).retry_after(2));
     }
     Ok(Arc::new(merged))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use remuda_core::{Fence, Health, OwnerId, WorkerReport, WorkerSpec};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_elsewhere_says_comes_last() {
+        let worker = |name: &str, version: &str, health| Worker {
+            spec: WorkerSpec {
+                id: WorkerId::new(name).unwrap(),
+                endpoint: "http://gpu:8188".to_owned(),
+                name: None,
+                labels: BTreeSet::new(),
+            },
+            report: WorkerReport {
+                health,
+                comfyui_version: Some(version.to_owned()),
+                object_info: Some(Sha256::of(version.as_bytes())),
+                ..WorkerReport::default()
+            },
+            owner: OwnerId(Uuid::nil()),
+            fence: Fence(1),
+            until: Timestamp::MAX,
+            created_at: Timestamp::UNIX_EPOCH,
+            last_active_at: Timestamp::UNIX_EPOCH,
+        };
+        let workers = [
+            worker("elsewhere-1", "99.0.0", Health::Healthy),
+            worker("elsewhere-2", "0.10.0", Health::Healthy),
+            worker("own-1", "0.10.0", Health::Healthy),
+            worker("own-2", "0.9.0", Health::Unreachable),
+        ];
+        let key = KeyId(Uuid::nil());
+        let keys = ["elsewhere-1", "elsewhere-2"].map(|name| (WorkerId::new(name).unwrap(), key)).into();
+        let found = sources(&workers, &keys, Timestamp::UNIX_EPOCH);
+        let found: Vec<_> = found.iter().map(|source| (source.workers[0].as_str(), source.key)).collect();
+        assert_eq!(found, [("elsewhere-2", None), ("own-2", None), ("elsewhere-1", Some(key))]);
+    }
 }

@@ -5,14 +5,15 @@
 //! says where it is, under the name `remuda`, which ComfyUI does not use.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
 use bytes::Bytes;
-use remuda_core::Sha256;
+use remuda_core::{KeyId, Sha256};
 use remuda_runner::lenient;
 use remuda_runner::object_info::{NodeInfo, ObjectInfo, UploadKind, has_model_ending, model_folder};
+use remuda_runner::preflight::MOST_VALUES;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -23,11 +24,16 @@ const MOST_WORKERS: usize = 100;
 /// Of so many choices of an input it is said where they are.
 const MOST_RARE: usize = 10_000;
 
+/// The part of all that descriptions of one key may take.
+pub(super) const SHARE: usize = 4;
+
 /// What one or several workers say of their nodes. Those that count more come first in a list.
 #[derive(Debug, Clone)]
 pub(super) struct Description {
     /// Who says so.
     pub(super) workers: Vec<String>,
+    /// The key that brought it, if no worker of the installation has it.
+    pub(super) key: Option<KeyId>,
     /// The answer of `GET /object_info`.
     pub(super) json: String,
 }
@@ -54,25 +60,57 @@ pub(super) struct UploadClass {
     pub(super) inputs: Vec<(String, UploadKind)>,
 }
 
-/// Descriptions in, one out. Those that cannot be read are returned as errors and left out.
+impl UploadClass {
+    fn of(node: &NodeInfo) -> Option<Self> {
+        let inputs = node.inputs.iter();
+        let inputs: Vec<_> =
+            inputs.filter_map(|input| Some((input.name.clone(), input.upload.clone()?))).collect();
+        (!inputs.is_empty()).then(|| Self { class: node.class.clone(), inputs })
+    }
+}
+
+/// Descriptions in, one out. Those that cannot be read are returned as errors and left out; so are, without a word, those
+/// that hold more values than there is room for.
 pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Error>) {
     let mut errors = Vec::new();
     let mut read = Vec::new();
     let mut merged = Merged::default();
+    let mut room = MOST_VALUES;
+    let mut of_keys: HashMap<KeyId, usize> = HashMap::new();
+    let mut uploads: HashMap<String, UploadClass> = HashMap::new();
+    let mut seen: HashSet<String> = HashSet::new();
     for description in descriptions {
+        let values = lenient::count_values(description.json.as_bytes(), usize::MAX);
+        let theirs = description.key.map(|key| of_keys.entry(key).or_insert(MOST_VALUES / SHARE));
+        if values > room || theirs.as_ref().is_some_and(|theirs| values > **theirs) {
+            continue;
+        }
+        room -= values;
+        if let Some(theirs) = theirs {
+            *theirs -= values;
+        }
         let parsed = lenient::from_str::<Classes>(&description.json)
             .and_then(|classes| Ok((classes, ObjectInfo::from_slice(description.json.as_bytes())?)));
         match parsed {
             Ok((classes, info)) => {
-                info.iter().for_each(|node| note_models(node, &mut merged.models));
-                read.push((description, classes, info));
+                for node in info.iter() {
+                    note_models(node, &mut merged.models);
+                    // The first description of a class counts.
+                    if seen.insert(node.class.clone())
+                        && let Some(upload) = UploadClass::of(node)
+                    {
+                        uploads.insert(upload.class.clone(), upload);
+                    }
+                }
+                // What was parsed takes many times its text: it is not kept.
+                read.push((description, classes));
             }
             Err(error) => errors.push(error),
         }
     }
     let mut order: Vec<Class<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
-    for (n, (_, classes, _)) in read.iter().enumerate() {
+    for (n, (_, classes)) in read.iter().enumerate() {
         for (name, raw) in &classes.0 {
             match places.entry(name) {
                 Entry::Occupied(place) => order[*place.get()].add(n, raw),
@@ -83,7 +121,7 @@ pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Er
             }
         }
     }
-    let names: Vec<&[String]> = read.iter().map(|(description, ..)| description.workers.as_slice()).collect();
+    let names: Vec<&[String]> = read.iter().map(|(description, _)| description.workers.as_slice()).collect();
     let mut whole = String::from("{");
     for class in order {
         if whole.len() > 1 {
@@ -97,14 +135,7 @@ pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Er
             None => whole.push_str(class.holders[0].1.get()),
         }
         merged.classes.insert(class.name.to_owned(), from..whole.len());
-        if let Some(node) = read[class.holders[0].0].2.get(class.name) {
-            let inputs = node.inputs.iter();
-            let inputs: Vec<_> =
-                inputs.filter_map(|input| Some((input.name.clone(), input.upload.clone()?))).collect();
-            if !inputs.is_empty() {
-                merged.uploads.push(UploadClass { class: class.name.to_owned(), inputs });
-            }
-        }
+        merged.uploads.extend(uploads.remove(class.name));
     }
     whole.push('}');
     merged.hash = Sha256::of(whole.as_bytes()).to_string();
@@ -301,6 +332,7 @@ mod tests {
             .iter()
             .map(|(workers, json)| Description {
                 workers: workers.iter().map(|name| (*name).to_owned()).collect(),
+                key: None,
                 json: json.to_string(),
             })
             .collect();
@@ -317,7 +349,7 @@ mod tests {
     #[test]
     fn one_description_stays_as_it_is_to_the_letter() {
         let json = r#"{"B": {"x":1.0,  "y": [18446744073709551615]}, "A": {"z": 1E+2}}"#;
-        let only = Description { workers: vec!["gpu-1".to_owned()], json: json.to_owned() };
+        let only = Description { workers: vec!["gpu-1".to_owned()], key: None, json: json.to_owned() };
         // … and the same one of another worker adds nothing.
         for many in [vec![only.clone()], vec![only.clone(), only]] {
             assert_eq!(merge(&many).0.whole, json);
@@ -368,7 +400,7 @@ mod tests {
         assert_eq!(merged["A"], 1);
         assert_eq!(merged["B"], json!({"input": 7}));
         assert_eq!(merged["C"]["input"]["required"]["x"], json!(["INT"]));
-        let nonsense = Description { workers: vec!["gpu-1".to_owned()], json: "[]".to_owned() };
+        let nonsense = Description { workers: vec!["gpu-1".to_owned()], key: None, json: "[]".to_owned() };
         let (merged, errors) = merge(&[nonsense]);
         assert_eq!((merged.whole.as_ref(), errors.len()), (&b"{}"[..], 1));
     }
@@ -377,7 +409,8 @@ mod tests {
     fn inputs_for_files_take_further_choices() {
         let info = json!({"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": true}]}}},
             "LoadVideo": {"input": {"required": {"file": ["COMBO", {"options": [], "video_upload": true}]}}}});
-        let description = Description { workers: vec!["gpu-1".to_owned()], json: info.to_string() };
+        let description =
+            Description { workers: vec!["gpu-1".to_owned()], key: None, json: info.to_string() };
         let (merged, _) = merge(&[description]);
         let uploads: Vec<_> =
             merged.uploads.iter().map(|upload| (upload.class.as_str(), upload.inputs.clone())).collect();
@@ -399,8 +432,11 @@ mod tests {
     #[test]
     fn models_are_known_by_their_folder() {
         let info = |name: &str| json!({"CheckpointLoaderSimple": {"input": {"required": {"ckpt_name": [[name, "none"]]}}}});
-        let description =
-            |name: &str| Description { workers: vec![name.to_owned()], json: info(name).to_string() };
+        let description = |name: &str| Description {
+            workers: vec![name.to_owned()],
+            key: None,
+            json: info(name).to_string(),
+        };
         let (merged, _) = merge(&[description("b.safetensors"), description("a.ckpt")]);
         let found: Vec<_> = merged.models["checkpoints"].iter().map(String::as_str).collect();
         assert_eq!(found, ["a.ckpt", "b.safetensors"]);

@@ -9,6 +9,8 @@ use remuda_core::{
     Claim, Failure, FailureClass, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport,
 };
 use remuda_pool::Work;
+use remuda_runner::lenient::count_values;
+use remuda_runner::preflight::MOST_SIDECAR_VALUES;
 use remuda_runner::wire;
 use remuda_store::{
     Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError, Registrant,
@@ -119,7 +121,7 @@ pub(crate) async fn release(
     responses(
         (status = 204, description = "Kept"),
         (status = 413, description = "It is larger than 64 MiB", body = ErrorBody),
-        (status = 422, description = "The hash is another one", body = ErrorBody),
+        (status = 422, description = "The hash is another one, or it holds more than 500,000 JSON values", body = ErrorBody),
         (status = 429, description = "The key has brought as much as one may", body = ErrorBody),
     ),
 )]
@@ -154,6 +156,10 @@ pub(crate) async fn object_info(
 fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
     if Sha256::of(body) != sha256 {
         return Err(ApiError::invalid("sha256", "the body has another SHA-256 than its path says"));
+    }
+    if count_values(body, usize::MAX) > MOST_SIDECAR_VALUES {
+        let error = format!("the description holds more than {MOST_SIDECAR_VALUES} JSON values");
+        return Err(ApiError::invalid("body", error));
     }
     let json = std::str::from_utf8(body).ok();
     let json = json.filter(|json| serde_json::from_str::<IgnoredAny>(json).is_ok());

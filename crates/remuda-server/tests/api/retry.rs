@@ -74,7 +74,7 @@ async fn a_retry_is_checked_as_a_submission_is() {
         if status == 201 {
             let new = told["id"].as_str().unwrap().parse().unwrap();
             let input = gateway.ground.store.input(new).await.unwrap().unwrap();
-            assert_eq!(input.placements, [placed.clone()]);
+            assert_eq!(input.placements, std::slice::from_ref(&placed));
             assert!(input.requires.labels.contains("pool=a"));
         }
     }

@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn a_worker_whose_description_is_not_read_refuses_nothing() {
         let graph = json!({"1": {"class_type": "Save", "inputs": {}}});
-        let workflow = Workflow::parse(&graph.to_string()).unwrap();
+        let workflow = Workflow::parse(graph.to_string()).unwrap();
         let case = Case { workflow, asked: Requirements::default(), targets: None, strict: true };
         let other = worker("other", Some(&json!({"Tiny": {"output": [], "output_node": true}})));
         let strict =

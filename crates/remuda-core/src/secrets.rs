@@ -48,6 +48,12 @@ const DEEPEST: usize = 4;
 /// … and among so many members and items of `extra_data` together.
 const MOST: usize = 10_000;
 
+/// Names that are longer are none of anything secret.
+const LONGEST: usize = 1024;
+
+/// Clients send a field also when they have nothing for it.
+const NOTHING: [&str; 4] = ["null", "\"\"", "{}", "[]"];
+
 /// Whether a member of `extra_data` with this name holds a secret: `api_key_comfy_org`, `auth_token_comfy_org`,
 /// `openaiApiKey`, `Authorization`, `license_key`. `max_tokens` and `keyframes` are not secret.
 pub fn is_secret(name: &str) -> bool {
@@ -66,29 +72,58 @@ fn ends_in_key(words: &[String]) -> bool {
     ENDS.contains(&last.as_str()) && !counted
 }
 
-/// Whether something inside of a value is secret by its name, as far as it is looked for.
-fn holds_secret(value: &RawValue, depth: usize, left: &mut usize) -> bool {
-    if depth == 0 || *left == 0 {
-        return false;
-    }
-    match value.get().as_bytes().first() {
-        Some(b'{') => {
-            let Ok(members) = serde_json::from_str::<Members<'_>>(value.get()) else { return false };
-            members.0.into_iter().any(|(name, value)| {
-                *left = left.saturating_sub(1);
-                *left > 0
-                    && ((is_secret(&name) && !is_nothing(value)) || holds_secret(value, depth - 1, left))
-            })
+/// Whether something inside of a value is secret by its name, as far as it is looked for. The text is walked through and
+/// nothing of it is kept: it may be as long as a request.
+fn holds_secret(value: &RawValue, left: &mut usize) -> bool {
+    let text = value.get();
+    let bytes = text.as_bytes();
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let end = end_of_string(bytes, at);
+                let value = text.get(end..).unwrap_or_default().trim_start();
+                if let Some(value) = value.strip_prefix(':')
+                    && depth <= DEEPEST
+                    && end - at <= LONGEST
+                    && text.get(at..end).and_then(name_of).is_some_and(|name| is_secret(&name))
+                    && !NOTHING.iter().any(|nothing| value.trim_start().starts_with(nothing))
+                {
+                    return true;
+                }
+                at = end;
+                continue;
+            }
+            _ => {}
         }
-        Some(b'[') => {
-            let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(value.get()) else { return false };
-            items.into_iter().any(|item| {
-                *left = left.saturating_sub(1);
-                holds_secret(item, depth - 1, left)
-            })
+        if matches!(byte, b'{' | b'[' | b',') && depth <= DEEPEST {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                return false;
+            }
         }
-        _ => false,
+        at += 1;
     }
+    false
+}
+
+/// Where the text that begins here with a quote is over.
+fn end_of_string(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+fn name_of(quoted: &str) -> Option<String> {
+    serde_json::from_str(quoted).ok()
 }
 
 /// The words of a name, in lower case: `apiKey_v2` is `api`, `key`, `v2`.
@@ -135,7 +170,7 @@ pub fn split(extra_data: &RawValue) -> Option<Split> {
     let mut left = MOST;
     let (secret, open): (Vec<_>, Vec<_>) = members.0.into_iter().partition(|(name, value)| {
         (is_secret(name) && !is_nothing(value))
-            || (!SHOWN.contains(&name.as_str()) && holds_secret(value, DEEPEST, &mut left))
+            || (!SHOWN.contains(&name.as_str()) && holds_secret(value, &mut left))
     });
     if secret.is_empty() {
         return None;
@@ -146,9 +181,8 @@ pub fn split(extra_data: &RawValue) -> Option<Split> {
     Some(Split { open, secret: object(&secret), names })
 }
 
-/// Clients send the field also when they have no key.
 fn is_nothing(value: &RawValue) -> bool {
-    matches!(value.get(), "null" | "\"\"" | "{}" | "[]")
+    NOTHING.contains(&value.get())
 }
 
 /// Puts the secret members back. `None`: one of them is no JSON object, so something was changed in between.
@@ -270,6 +304,15 @@ mod tests {
         let nested =
             |depth: usize| format!("{}{{\"token\": \"x\"}}{}", "{\"a\": ".repeat(depth), "}".repeat(depth));
         assert!(split(&nested(4)).is_some() && split(&nested(5)).is_none());
+        for inside in [
+            r#"{"say": "\"token\": 1", "x": ["token", "{[\\", "]"]}"#,
+            r#"{"token" : null, "t": {"password": [] , "secret" :{}}}"#,
+            r#"["token", ":", {"a": "\\"}, 1e999]"#,
+        ] {
+            assert!(split(&format!(r#"{{"a": {inside}}}"#)).is_none(), "{inside}");
+            let found = split(&format!(r#"{{"a": [{inside}, {{"\u0074oken" : [1]}}]}}"#));
+            assert_eq!(found.map(|split| split.names), Some(vec!["a".to_owned()]), "{inside}");
+        }
         let many = format!(r#"{{"a": [{}1], "b": {{"token": "x"}}}}"#, "1,".repeat(20_000));
         assert!(split(&many).is_none(), "it is not looked for without end");
     }

@@ -34,6 +34,9 @@ const HEAD: usize = 1 + ID + SALT;
 /// More keys than this in one text are a mistake.
 const MOST: usize = 16;
 
+/// What is longer is not worked on by the threads that serve requests.
+const SMALL: usize = 16 << 10;
+
 /// The keys of an installation, the one that seals first. Cheap to clone. Empty: secrets are refused.
 #[derive(Clone, Default)]
 pub struct Keyring(Arc<[Key]>);
@@ -135,11 +138,30 @@ impl Keyring {
     }
 
     /// Takes what is secret out of a new task and seals it. Without a key it is refused by name.
-    pub(crate) fn seal_task(&self, new: &mut NewTask) -> Result<()> {
-        match new.input.extra.as_deref_mut() {
-            Some(extra) => self.seal_extra(new.id, extra).map(|_| ()),
-            None => Ok(()),
+    pub(crate) async fn seal_task(&self, new: &mut NewTask) -> Result<()> {
+        let Some(mut extra) = new.input.extra.take() else { return Ok(()) };
+        let task = new.id;
+        let (extra, sealed) = self
+            .beside(size_of(&extra), move |keys| {
+                let sealed = keys.seal_extra(task, &mut extra);
+                (extra, sealed)
+            })
+            .await?;
+        new.input.extra = Some(extra);
+        sealed.map(|_| ())
+    }
+
+    /// Does something with so many bytes, beside the runtime if they are many.
+    pub(crate) async fn beside<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T> {
+        if bytes <= SMALL {
+            return Ok(work(self));
         }
+        let keys = self.clone();
+        tokio::task::spawn_blocking(move || work(&keys)).await.map_err(|_| Error::Closed)
     }
 
     /// The same for what came beside a graph. Whether there was something to seal.
@@ -171,7 +193,16 @@ impl Keyring {
     /// Puts what is secret back into the input of a claimed task. What cannot be opened stays marked as sealed, and the
     /// log says why: whoever runs the task must not run it without.
     pub(crate) fn open_task(&self, task: TaskId, input: &mut TaskInput) {
-        let Some(extra) = input.extra.as_deref_mut().filter(|extra| !extra.sealed.is_empty()) else { return };
+        if let Some(extra) = &mut input.extra {
+            self.open_extra(task, extra);
+        }
+    }
+
+    /// The same for what came beside its graph.
+    pub(crate) fn open_extra(&self, task: TaskId, extra: &mut PromptExtra) {
+        if extra.sealed.is_empty() {
+            return;
+        }
         let opened = match extra.envelope.take() {
             Some(envelope) => self.open(&of_task(task), &envelope),
             None => Err("it is not in the store".to_owned()),
@@ -241,6 +272,11 @@ impl Key {
         let derived = derived.expand(&[b"remuda envelope 1"], &AES_256_GCM).ok()?;
         Some(LessSafeKey::new(UnboundKey::from(derived)))
     }
+}
+
+/// How many bytes of JSON came beside a graph.
+pub(crate) fn size_of(extra: &PromptExtra) -> usize {
+    extra.extra_data.as_ref().map_or(0, |data| data.get().len()) + extra.envelope.as_ref().map_or(0, Vec::len)
 }
 
 /// What the secret of a task is bound to.

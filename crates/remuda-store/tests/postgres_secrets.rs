@@ -52,18 +52,28 @@ async fn the_first_key_seals_what_was_kept_in_plain_text_before() {
     write_plain().await;
 
     let keys = Keyring::generate();
-    let store = PostgresStore::connect(&url, options(&keys, &clock)).await.expect("it opens");
-    store.close().await;
-    // Servers of the release before may still be there after the first that seals.
-    write_plain().await;
-    let store = PostgresStore::connect(&url, options(&keys, &clock)).await.expect("it opens");
-    for id in [task, ended] {
+    let sealed = async |id| {
+        let store = PostgresStore::connect(&url, options(&keys, &clock)).await.expect("it opens");
         let input = store.input(id).await.expect("it answers").expect("it is there");
-        assert_eq!(input.extra.expect("it has some").sealed, ["api_key_comfy_org"]);
+        store.close().await;
+        input.extra.expect("it has some").sealed
+    };
+    // Servers of the release before may still be there, and go on writing; they cannot open what waits and is sealed.
+    for _ in 0..2 {
+        write_plain().await;
+        assert_eq!(sealed(ended).await, ["api_key_comfy_org"]);
+        assert!(sealed(task).await.is_empty());
+    }
+    let past = "UPDATE remuda.sealed_installation SET since = now() - interval '25 hours'";
+    client.execute(past, &[]).await.expect("it is changed");
+    for id in [task, ended] {
+        assert_eq!(sealed(id).await, ["api_key_comfy_org"]);
     }
     let plain = client.query("SELECT 1 FROM remuda.task_input WHERE strpos(extra, $1) > 0", &[&SECRET]).await;
     assert_eq!(plain.expect("it answers").len(), 0);
     let kept = client.query_one("SELECT count(*) FROM remuda.secret", &[]).await.expect("it counts");
     assert_eq!(kept.get::<_, i64>(0), 1, "the ended one needs none");
-    store.close().await;
+    let settled =
+        client.query_one("SELECT settled FROM remuda.sealed_installation", &[]).await.expect("it answers");
+    assert!(settled.get::<_, bool>(0));
 }

@@ -63,7 +63,7 @@ async fn the_first_key_seals_what_was_kept_in_plain_text_before() {
     // As the release before wrote it.
     let raw = Connection::open(&path).expect("it opens");
     let extra = format!(r#"{{"extra_data":{{"a":1,"api_key_comfy_org":"{SECRET}"}},"number":1.0}}"#);
-    raw.execute("UPDATE input SET extra = ?", (extra,)).expect("it is changed");
+    raw.execute("UPDATE input SET extra = ?", (&extra,)).expect("it is changed");
     raw.close().expect("it closes");
     assert!(is_on_disk(folder.path(), SECRET));
 
@@ -74,6 +74,19 @@ async fn the_first_key_seals_what_was_kept_in_plain_text_before() {
         let input = store.input(id).await.expect("it answers").expect("it is there");
         assert_eq!(input.extra.expect("it has some").sealed, ["api_key_comfy_org"]);
     }
+    // Somebody goes back to the release before for a while.
+    let later =
+        store.submit(remuda_core::NewTask { input: bare(), ..paid() }).await.expect("taken").task().id;
+    store.cancel(later).await.expect("it waits");
+    store.close().await;
+    assert!(!is_on_disk(folder.path(), SECRET));
+    let raw = Connection::open(&path).expect("it opens");
+    let write = "UPDATE input SET extra = ? WHERE no = (SELECT max(no) FROM input)";
+    raw.execute(write, (extra,)).expect("it is changed");
+    raw.close().expect("it closes");
+    let store = SqliteStore::open(&path, options(&key, &clock)).await.expect("it opens");
+    let input = store.input(later).await.expect("it answers").expect("it is there");
+    assert_eq!(input.extra.expect("it has some").sealed, ["api_key_comfy_org"]);
     store.close().await;
     assert!(!is_on_disk(folder.path(), SECRET));
     let raw = Connection::open(&path).expect("it opens");

@@ -6,6 +6,11 @@ use comfyui::PromptRequest;
 use remuda_core::PromptExtra;
 use serde_json::value::RawValue;
 
+/// How many bytes it is.
+pub(crate) fn size(extra: &PromptExtra) -> usize {
+    extra.extra_data.as_ref().map_or(0, |data| data.get().len())
+}
+
 /// Adds it as it came. What is no object is left out: ComfyUI itself answers it with a 500.
 pub(crate) fn add(request: PromptRequest, extra: Option<&PromptExtra>) -> PromptRequest {
     let Some(extra) = extra else { return request };

@@ -53,12 +53,22 @@ impl Attempt {
         loop {
             let (placed, believed) = self.place_all(ready).await?;
             let whole = workflow.clone();
-            let edit = move || edits::edit(&whole, folder_of, &placed);
-            let edited = self
+            // Lent, not copied: it may be as long as a request. An attempt that does not get it back is over.
+            let beside = self.claim.input.extra.take();
+            let bytes = bytes + beside.as_ref().map_or(0, |extra| extra::size(extra));
+            let edit = move || {
+                let edited = edits::edit(&whole, folder_of, &placed)?;
+                Ok::<_, comfyui::workflow::EditError>((
+                    extra::add(PromptRequest::new(edited), beside.as_deref()),
+                    beside,
+                ))
+            };
+            let (request, beside) = self
                 .compute("editing a graph", bytes, edit)
                 .await?
                 .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
-            let request = extra::add(PromptRequest::new(edited), self.claim.input.extra.as_deref())
+            self.claim.input.extra = beside;
+            let request = request
                 .with_id(self.claim.lease.prompt_id)
                 .marker(marker::KEY, self.marker(ready).to_value())
                 // Before anything is sent the lease is looked at; between two tries of one submission, too.

@@ -1,7 +1,7 @@
 //! Sealed secrets: those of claimed tasks, and the key between servers.
 
 use postgres_types::Type;
-use remuda_core::{Claim, Installation, TaskId};
+use remuda_core::{Claim, Installation, PromptExtra, TaskId};
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -9,7 +9,7 @@ use super::inner::Inner;
 use super::rows::get;
 use super::session::{Sessions, attempt};
 use crate::Result;
-use crate::keyring::ClusterKey;
+use crate::keyring::{ClusterKey, Keyring, size_of};
 
 /// The winner's key counts when several processes make one at the same moment.
 const SEAL: &str =
@@ -49,7 +49,16 @@ impl Inner {
         }
         let secrets = &self.sessions.options().secrets;
         for claim in &mut claims {
-            secrets.open_task(claim.task.id, &mut claim.input);
+            let task = claim.task.id;
+            let Some(mut extra) = claim.input.extra.take() else { continue };
+            let size = size_of(&extra);
+            let open = move |keys: &Keyring| {
+                keys.open_extra(task, &mut extra);
+                extra
+            };
+            // Only a runtime that ends cancels such work. Without its secrets a task must not run.
+            let lost = |_| Box::new(PromptExtra { sealed: vec!["".to_owned()], ..PromptExtra::default() });
+            claim.input.extra = Some(secrets.beside(size, open).await.unwrap_or_else(lost));
         }
     }
 
@@ -100,30 +109,56 @@ async fn seal(sessions: &Sessions, envelope: &[u8], before: Option<&[u8]>) -> Re
     Ok(())
 }
 
-/// Seals what servers of the release before have kept in plain text, also while some of them are still there.
-async fn settle(sessions: &Sessions) -> Result<()> {
-    let settled: Result<bool> = attempt!(sessions, is_settled(sessions));
-    if settled? {
+/// Seals what servers of the release before have kept in plain text. Some of them may still be there, and cannot open what
+/// is sealed: for a day, tasks that wait are left to them.
+pub(super) async fn settle(sessions: &Sessions) -> Result<()> {
+    let found: Result<(bool, bool)> = attempt!(sessions, is_settled(sessions));
+    let (settled, late) = found?;
+    if settled {
         return Ok(());
     }
-    seal_before(sessions).await?;
-    let written: Result<()> = attempt!(sessions, async { sessions.query(SETTLE, &[]).await.map(|_| ()) });
-    written
+    seal_before(sessions, late).await?;
+    if late {
+        let written: Result<()> = attempt!(sessions, execute(sessions, SETTLE));
+        written?;
+    }
+    Ok(())
 }
 
-async fn is_settled(sessions: &Sessions) -> Result<bool, Fault> {
-    let rows = sessions.query("SELECT settled FROM remuda.sealed_installation", &[]).await?;
-    Ok(rows.first().map(|row| get(row, 0)).transpose()?.unwrap_or(false))
+/// The same between two starts, once the day is over.
+pub(super) async fn settle_late(sessions: &Sessions) -> Result<()> {
+    let found: Result<(bool, bool)> = attempt!(sessions, is_settled(sessions));
+    match found? {
+        (false, true) => settle(sessions).await,
+        _ => Ok(()),
+    }
 }
 
-async fn seal_before(sessions: &Sessions) -> Result<()> {
-    let mut after = Some(Uuid::nil());
+/// Whether nothing is in plain text any more, and whether no server of the release before is there.
+async fn is_settled(sessions: &Sessions) -> Result<(bool, bool), Fault> {
+    let statement = "SELECT settled, since < now() - interval '1 day' FROM remuda.sealed_installation";
+    let rows = sessions.query(statement, &[]).await?;
+    let Some(row) = rows.first() else { return Ok((true, false)) };
+    Ok((get(row, 0)?, get(row, 1)?))
+}
+
+async fn execute(sessions: &Sessions, statement: &str) -> Result<(), Fault> {
+    sessions.query(statement, &[]).await.map(|_| ())
+}
+
+async fn seal_before(sessions: &Sessions, waiting_too: bool) -> Result<()> {
+    let mut after = Uuid::nil();
     let mut count = 0;
-    while let Some(from) = after {
-        let done: Result<(Option<Uuid>, u64)> = attempt!(sessions, seal_some(sessions, from));
-        let (last, sealed) = done?;
-        after = last;
-        count += sealed;
+    loop {
+        let some: Result<Vec<(Uuid, bool)>> = attempt!(sessions, suspects(sessions, after));
+        let some = some?;
+        let Some((last, _)) = some.last() else { break };
+        after = *last;
+        // One at a time: each may be as long as a request.
+        for (id, _) in some.into_iter().filter(|(_, suspect)| *suspect) {
+            let sealed: Result<bool> = attempt!(sessions, seal_one(sessions, id, waiting_too));
+            count += u64::from(sealed?);
+        }
     }
     if count > 0 {
         tracing::info!(tasks = count, "sealed what an earlier release had kept in plain text");
@@ -131,36 +166,38 @@ async fn seal_before(sessions: &Sessions) -> Result<()> {
     Ok(())
 }
 
-/// The next few tasks; the last of them, and how many were sealed.
-async fn seal_some(sessions: &Sessions, after: Uuid) -> Result<(Option<Uuid>, u64), Fault> {
+/// The next tasks, and whether one may have a secret in plain text: a word of every name that is secret (see
+/// `remuda_core::secrets`), or an escape in which one could hide.
+async fn suspects(sessions: &Sessions, after: Uuid) -> Result<Vec<(Uuid, bool)>, Fault> {
+    let statement = "SELECT task, extra ~* 'key|auth|bearer|cookie|credential|jwt|pass|pwd|secret|token|\\\\u' FROM \
+        (SELECT task, extra FROM remuda.task_input WHERE extra IS NOT NULL AND task > $1 ORDER BY task LIMIT 100) i \
+        ORDER BY task";
+    let rows = sessions.query(statement, &[(&after, Type::UUID)]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect()
+}
+
+/// Seals the secrets of one task, if it has any.
+async fn seal_one(sessions: &Sessions, id: Uuid, waiting_too: bool) -> Result<bool, Fault> {
     let transaction = sessions.begin().await?;
-    // A word of every name that is secret (see `remuda_core::secrets`), or an escape in which one could hide.
-    let statement = "SELECT i.task, i.extra FROM remuda.task_input i \
-        WHERE i.extra ~* 'key|auth|bearer|cookie|credential|jwt|pass|pwd|secret|token|\\\\u' AND i.task > $1 \
-        ORDER BY i.task LIMIT 500";
-    let rows = transaction.query(statement, &[(&after, Type::UUID)]).await?;
-    let mut count = 0;
-    let mut last = None;
-    for row in &rows {
-        let id: Uuid = get(row, 0)?;
-        last = Some(id);
-        let Some((extra, envelope)) = sessions.options().secrets.seal_stored(TaskId(id), get(row, 1)?)?
-        else {
-            continue;
-        };
-        // Looked at under its lock: a task that ends meanwhile leaves nothing behind.
-        let locked = "SELECT finished_at IS NULL FROM remuda.task WHERE id = $1 FOR UPDATE";
-        let found = transaction.query(locked, &[(&id, Type::UUID)]).await?;
-        let unfinished = found.first().map(|row| get(row, 0)).transpose()?.unwrap_or(false);
-        let update = "UPDATE remuda.task_input SET extra = $2 WHERE task = $1";
-        transaction.execute(update, &[(&id, Type::UUID), (&extra, Type::TEXT)]).await?;
-        if unfinished {
-            let insert = "INSERT INTO remuda.secret (task, sealed) VALUES ($1, $2) ON CONFLICT (task) \
-                DO UPDATE SET sealed = excluded.sealed";
-            transaction.execute(insert, &[(&id, Type::UUID), (&envelope, Type::BYTEA)]).await?;
-        }
-        count += 1;
+    // Looked at under its lock: a task that ends meanwhile leaves nothing behind.
+    let locked = "SELECT t.finished_at IS NULL, i.extra FROM remuda.task t JOIN remuda.task_input i ON i.task = t.id \
+        WHERE t.id = $1 FOR UPDATE OF t";
+    let rows = transaction.query(locked, &[(&id, Type::UUID)]).await?;
+    let Some(row) = rows.first() else { return Ok(false) };
+    let (unfinished, extra): (bool, Option<&str>) = (get(row, 0)?, get(row, 1)?);
+    if unfinished && !waiting_too {
+        return Ok(false);
+    }
+    let secrets = &sessions.options().secrets;
+    let sealed = extra.map(|extra| secrets.seal_stored(TaskId(id), extra)).transpose()?;
+    let Some((extra, envelope)) = sealed.flatten() else { return Ok(false) };
+    let update = "UPDATE remuda.task_input SET extra = $2 WHERE task = $1";
+    transaction.execute(update, &[(&id, Type::UUID), (&extra, Type::TEXT)]).await?;
+    if unfinished {
+        let insert = "INSERT INTO remuda.secret (task, sealed) VALUES ($1, $2) ON CONFLICT (task) \
+            DO UPDATE SET sealed = excluded.sealed";
+        transaction.execute(insert, &[(&id, Type::UUID), (&envelope, Type::BYTEA)]).await?;
     }
     transaction.commit().await?;
-    Ok((last, count))
+    Ok(true)
 }

@@ -89,7 +89,7 @@ impl Store for PostgresStore {
     }
 
     async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
-        self.inner.sessions.options().secrets.seal_task(&mut new)?;
+        self.inner.sessions.options().secrets.seal_task(&mut new).await?;
         new.not_before = new.not_before.map(rounded);
         new.deadline = new.deadline.map(rounded);
         match self.inner.write(Work::Submit(Box::new(new))).await? {
@@ -269,6 +269,8 @@ impl Store for PostgresStore {
 
     async fn forget_object_info(&self, age: Duration) -> Result<u64> {
         self.inner.open()?;
+        // Once an hour in the whole installation, as the rest of this is.
+        super::secrets::settle_late(&self.inner.sessions).await?;
         self.inner.forget_object_info(age).await
     }
 

@@ -61,24 +61,25 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 pub(super) struct RawClaim {
     task: Task,
-    input: RawInput,
+    /// Until it is read.
+    input: Option<RawInput>,
     lease: Lease,
 }
 
 impl Ticket {
-    /// It arrived.
-    pub(super) fn accept(mut self, secrets: &Keyring) -> Result<Claim> {
-        let RawClaim { task, input, lease } = *self.claim.take().ok_or(Error::Closed)?;
-        match input.parse() {
-            Ok(mut input) => {
-                secrets.open_task(task.id, &mut input);
-                Ok(Claim { task, input, lease, adopted: false })
-            }
-            Err(fault) => {
-                self.orphans.add(lease.reference());
-                Err(fault.into())
-            }
-        }
+    /// It arrived. Whoever does not wait until its input is read has not got it.
+    pub(super) async fn accept(mut self, secrets: &Keyring) -> Result<Claim> {
+        let claim = self.claim.as_mut().ok_or(Error::Closed)?;
+        let (task, input) = (claim.task.id, claim.input.take().ok_or(Error::Closed)?);
+        let size = input.size();
+        let read = move |secrets: &Keyring| -> Result<remuda_core::TaskInput> {
+            let mut input = input.parse()?;
+            secrets.open_task(task, &mut input);
+            Ok(input)
+        };
+        let input = secrets.beside(size, read).await??;
+        let RawClaim { task, lease, .. } = *self.claim.take().ok_or(Error::Closed)?;
+        Ok(Claim { task, input, lease, adopted: false })
     }
 }
 
@@ -231,7 +232,7 @@ impl Batch<'_> {
         }
         let held = Held { no, task: task.clone(), lease: lease.clone(), started_at: attempt.started_at };
         self.state.running.insert(id, held);
-        Ok(RawClaim { task, input, lease })
+        Ok(RawClaim { task, input: Some(input), lease })
     }
 
     /// What a task runs, as it came.

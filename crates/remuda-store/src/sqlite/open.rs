@@ -95,25 +95,27 @@ fn prepare(connection: &Connection, path: &Path, secrets: &Keyring) -> Result<In
         .query_row("SELECT cluster_key FROM sealed_installation", (), |row| row.get(0))
         .optional()
         .map_err(explain)?;
-    match secrets.cluster_key(installation.id, sealed.as_deref())? {
-        ClusterKey::Plain => {}
-        ClusterKey::Known(key) => installation.cluster_key = key,
-        ClusterKey::Seal(key, envelope) => {
-            if sealed.is_none() {
-                connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
-                let done = seal_before(connection, secrets);
-                connection
-                    .execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" })
-                    .map_err(explain)?;
-                done?;
-            }
-            let sql = "INSERT INTO sealed_installation (one, cluster_key) VALUES (1, ?) \
-                       ON CONFLICT DO UPDATE SET cluster_key = excluded.cluster_key";
-            connection.execute(sql, (envelope,)).map_err(explain)?;
-            installation.cluster_key = key;
-        }
-    }
+    let (key, envelope) = match secrets.cluster_key(installation.id, sealed.as_deref())? {
+        ClusterKey::Plain => return Ok(installation),
+        ClusterKey::Known(key) => (key, None),
+        ClusterKey::Seal(key, envelope) => (key, Some(envelope)),
+    };
+    connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
+    let done = seal_all(connection, secrets, envelope);
+    connection.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).map_err(explain)?;
+    done?;
+    installation.cluster_key = key;
     Ok(installation)
+}
+
+/// Keeps the key between servers, if it is new, and seals what was written since the last start without being sealed.
+fn seal_all(connection: &Connection, secrets: &Keyring, envelope: Option<Vec<u8>>) -> Result<()> {
+    if let Some(envelope) = envelope {
+        let sql = "INSERT INTO sealed_installation (one, cluster_key) VALUES (1, ?) \
+                   ON CONFLICT DO UPDATE SET cluster_key = excluded.cluster_key";
+        connection.execute(sql, (envelope,)).map_err(explain)?;
+    }
+    seal_before(connection, secrets)
 }
 
 fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
@@ -185,33 +187,35 @@ fn installation(connection: &Connection) -> rusqlite::Result<Installation> {
     Ok(new)
 }
 
-/// Seals what the release before kept in plain text, when the store gets its first secret key.
+/// Seals what the release before kept in plain text: before the store had its first secret key, or since, when somebody
+/// went back to it for a while.
 fn seal_before(connection: &Connection, secrets: &Keyring) -> Result<()> {
+    let number = |sql| connection.query_row(sql, (), |row| row.get::<_, Option<i64>>(0)).map_err(explain);
+    let sealed_to = number("SELECT sealed_to FROM sealed_installation")?;
+    let Some(last) = number("SELECT max(no) FROM input")? else { return Ok(()) };
+    let (mut after, mut count) = (sealed_to.unwrap_or(i64::MIN), 0);
+    // One at a time: each may be as long as a request.
     let sql = "SELECT input.no, input.extra, task.id, task.finished_at IS NULL FROM input \
                JOIN task ON task.no = input.no WHERE input.extra IS NOT NULL AND input.no > ? \
-               ORDER BY input.no LIMIT 500";
-    let mut count = 0;
-    let mut after = i64::MIN;
+               ORDER BY input.no LIMIT 1";
+    let mut statement = connection.prepare(sql).map_err(explain)?;
     loop {
-        let mut statement = connection.prepare_cached(sql).map_err(explain)?;
         let read = |row: &rusqlite::Row<'_>| {
             let id = TaskId(Uuid::from_bytes(row.get(2)?));
             Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, id, row.get::<_, bool>(3)?))
         };
-        let some = statement.query_map((after,), read).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let some = some.map_err(explain)?;
-        let Some((last, ..)) = some.last() else { break };
-        after = *last;
-        for (no, extra, id, unfinished) in some {
-            let Some((extra, envelope)) = secrets.seal_stored(id, &extra)? else { continue };
-            connection.execute("UPDATE input SET extra = ? WHERE no = ?", (extra, no)).map_err(explain)?;
-            if unfinished {
-                let sql = "INSERT OR REPLACE INTO secret (no, sealed) VALUES (?, ?)";
-                connection.execute(sql, (no, envelope)).map_err(explain)?;
-            }
-            count += 1;
+        let next = statement.query_row((after,), read).optional().map_err(explain)?;
+        let Some((no, extra, id, unfinished)) = next else { break };
+        after = no;
+        let Some((extra, envelope)) = secrets.seal_stored(id, &extra)? else { continue };
+        connection.execute("UPDATE input SET extra = ? WHERE no = ?", (extra, no)).map_err(explain)?;
+        if unfinished {
+            let sql = "INSERT OR REPLACE INTO secret (no, sealed) VALUES (?, ?)";
+            connection.execute(sql, (no, envelope)).map_err(explain)?;
         }
+        count += 1;
     }
+    connection.execute("UPDATE sealed_installation SET sealed_to = ?", (last,)).map_err(explain)?;
     if count > 0 {
         tracing::info!(tasks = count, "sealed what an earlier release had kept in plain text");
     }

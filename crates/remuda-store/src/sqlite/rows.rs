@@ -259,6 +259,12 @@ impl RawInput {
         })
     }
 
+    /// How many bytes of text it is.
+    pub(super) fn size(&self) -> usize {
+        let beside = [&self.placements, &self.extra];
+        self.workflow.len() + beside.into_iter().flatten().map(String::len).sum::<usize>()
+    }
+
     pub(super) fn parse(self) -> Outcome<TaskInput> {
         let placements: Option<Vec<Placement>> = self
             .placements

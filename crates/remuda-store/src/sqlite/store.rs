@@ -212,7 +212,7 @@ impl Store for SqliteStore {
     }
 
     async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
-        self.settings.secrets().seal_task(&mut new)?;
+        self.settings.secrets().seal_task(&mut new).await?;
         let (reply, answer) = oneshot::channel();
         self.send(Command::Submit(Box::new(Submit { new, done: None, reply }))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
@@ -313,7 +313,10 @@ impl Store for SqliteStore {
         let (id, wait) = (self.next_id(), request.wait);
         self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
         let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
-        ticket.map(|ticket| ticket.accept(self.settings.secrets())).transpose()
+        match ticket {
+            Some(ticket) => ticket.accept(self.settings.secrets()).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {

@@ -45,10 +45,12 @@ BEGIN
     DELETE FROM secret WHERE no = NEW.no;
 END;
 
--- The key between servers, sealed. From now on the one in `installation` is for earlier releases only.
+-- The key between servers, sealed. From now on the one in `installation` is for earlier releases only. Tasks beyond
+-- `sealed_to` may have been written by an earlier release, with their secrets in plain text.
 CREATE TABLE sealed_installation (
     one         INTEGER PRIMARY KEY CHECK (one = 1),
-    cluster_key BLOB NOT NULL
+    cluster_key BLOB NOT NULL,
+    sealed_to   INTEGER
 ) STRICT;
 
 

@@ -16,4 +16,4 @@ pub use marks::{MARKS_FILE, Mark, Marks};
 pub use pool::{Pool, PoolOptions};
 pub use roll::Running;
 pub use watchdog::{Watchdog, WatchdogOptions};
-pub use work::{NotDone, Work};
+pub use work::{Kept, NotDone, Work};

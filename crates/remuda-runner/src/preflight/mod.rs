@@ -24,7 +24,7 @@ use std::time::Instant;
 use comfyui::{Workflow, lenient};
 use remuda_core::transition::Ending;
 use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Placement, Requirements, Tenant, WorkerId};
-use remuda_pool::{NotDone, Pool, Work};
+use remuda_pool::{Kept, NotDone, Pool, Work};
 use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
@@ -63,6 +63,8 @@ pub struct Question {
     /// Refuse also what is wrong only as far as ComfyUI's own nodes go, whose rules are known: values outside their
     /// range or list. Without it a worker has the last word on them.
     pub strict: bool,
+    /// Kept until no computation on the graph runs any more, also when nobody waits for the answer.
+    pub held: Option<Kept>,
 }
 
 /// A graph that may be queued.
@@ -204,19 +206,31 @@ impl Preflight {
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, extra_data, inputs, pinned, mut requires, targets, strict } =
-            question;
+        let Question {
+            tenant,
+            workflow: raw,
+            extra_data,
+            inputs,
+            pinned,
+            mut requires,
+            targets,
+            strict,
+            held,
+        } = question;
         if let Some(labels) = self.bound.get(&tenant) {
             requires.labels.extend(labels.iter().cloned());
         }
         let begun = Instant::now();
         // Not refused: whoever asks was admitted with its request, and only so many are.
-        let work = Work::new(
+        let mut work = Work::new(
             "checking a graph",
             tenant.as_str(),
             raw.get().len() + extra_data.as_ref().map_or(0, |extra| extra.get().len()),
         )
         .patient();
+        if let Some(held) = held {
+            work = work.holding(held);
+        }
         let limits = self.limits.workflow();
         let longest = self.longest;
         let read = move || {

@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::line::Line;
 use crate::roll::Roll;
-use crate::{Clock, Marks, NotDone, Running, Work};
+use crate::turns::Turns;
+use crate::{Clock, Marks, NotDone, Running, Turn, Work};
 
 /// A thread that finds nothing to do for so long ends. The next work makes another.
 const IDLE: Duration = Duration::from_secs(10);
@@ -63,6 +64,7 @@ impl Default for Pool {
 struct Shared {
     options: PoolOptions,
     roll: Roll,
+    turns: Turns,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -153,8 +155,13 @@ impl Pool {
         let line = Line::new(options.queue);
         let tenants = HashMap::new();
         let state = State { line, tenants, threads: 0, idle: 0, stuck: 0, closed: false };
-        let shared =
-            Shared { options, roll: Roll::default(), state: Mutex::new(state), wake: Condvar::new() };
+        let shared = Shared {
+            options,
+            roll: Roll::default(),
+            turns: Turns::default(),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        };
         Self(Arc::new(Handle(Arc::new(shared))))
     }
 
@@ -182,6 +189,18 @@ impl Pool {
     /// Everything that is computed at this moment.
     pub fn running(&self) -> Vec<Running> {
         self.shared().roll.running()
+    }
+
+    /// Polls a future of the runtime under this name, so that the watchdog can tell what holds a thread.
+    pub fn turn<T>(&self, what: &Arc<str>, poll: impl FnOnce() -> T) -> T {
+        let Shared { roll, turns, .. } = &**self.shared();
+        turns.during(&roll.clock, what, poll)
+    }
+
+    /// Everything that is polled at this moment under a name.
+    pub fn turning(&self) -> Vec<Turn> {
+        let Shared { roll, turns, .. } = &**self.shared();
+        turns.now(&roll.clock)
     }
 
     /// How much waits.

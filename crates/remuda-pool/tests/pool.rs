@@ -291,3 +291,27 @@ fn a_runtime_that_is_held_is_noticed_and_one_that_ended_is_not() {
         std::thread::park_timeout(Duration::from_millis(20));
     }
 }
+
+#[tokio::test]
+async fn what_holds_a_thread_of_the_runtime_has_a_name_only_meanwhile() {
+    let pool = pool(1, 8);
+    let name: Arc<str> = "/some/route".into();
+    let mut waits = std::pin::pin!(async {
+        assert_eq!(pool.turning().iter().map(|turn| &*turn.what).collect::<Vec<_>>(), ["/some/route"]);
+        tokio::task::yield_now().await;
+        panic!("on purpose");
+    });
+    let mut polls = 0;
+    let turned = std::panic::AssertUnwindSafe(std::future::poll_fn(|cx| {
+        assert!(pool.turning().is_empty(), "nothing holds the thread while it waits");
+        polls += 1;
+        let poll = std::panic::AssertUnwindSafe(|| pool.turn(&name, || waits.as_mut().poll(cx)));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll,
+            Err(_) => std::task::Poll::Ready(()),
+        }
+    }));
+    turned.0.await;
+    assert_eq!(polls, 2);
+    assert!(pool.turning().is_empty());
+}

@@ -33,11 +33,32 @@ const PARTS: [&str; 6] = ["apikey", "accesskey", "privatekey", "password", "secr
 /// Words before `key` that make it one that opens something.
 const KEYS: [&str; 6] = ["access", "api", "auth", "private", "secret", "service"];
 
-/// Words at the end of a name that make it one that opens something.
+/// Words at the end of a name that make it one that opens something, if its value looks like it …
 const ENDS: [&str; 3] = ["key", "keys", "tokens"];
 
-/// … unless one of these before `tokens` says that they are counted.
-const COUNTS: [&str; 8] = ["count", "input", "max", "min", "new", "num", "output", "total"];
+/// … unless one of these before it says that it is for something else.
+const HARMLESS: [&str; 17] = [
+    "cache",
+    "count",
+    "foreign",
+    "group",
+    "idempotency",
+    "input",
+    "lookup",
+    "max",
+    "min",
+    "new",
+    "num",
+    "output",
+    "partition",
+    "primary",
+    "public",
+    "sort",
+    "total",
+];
+
+/// So many letters and digits without a gap look like a key.
+const KEY_LENGTH: usize = 16;
 
 /// Members that are not looked into: they are what the client shows, and go into the pictures.
 const SHOWN: [&str; 2] = ["extra_pnginfo", "workflow"];
@@ -54,22 +75,40 @@ const LONGEST: usize = 1024;
 /// Clients send a field also when they have nothing for it.
 const NOTHING: [&str; 4] = ["null", "\"\"", "{}", "[]"];
 
-/// Whether a member of `extra_data` with this name holds a secret: `api_key_comfy_org`, `auth_token_comfy_org`,
-/// `openaiApiKey`, `Authorization`, `license_key`. `max_tokens` and `keyframes` are not secret.
+/// Whether a member of `extra_data` with this name holds a secret, whatever it is: `api_key_comfy_org`,
+/// `auth_token_comfy_org`, `openaiApiKey`, `Authorization`. `max_tokens` and `keyframes` do not.
 pub fn is_secret(name: &str) -> bool {
-    let words = words(name);
+    says_secret(&words(name))
+}
+
+fn says_secret(words: &[String]) -> bool {
     words.iter().any(|word| {
         WORDS.contains(&word.as_str())
             || word.ends_with("token")
             || PARTS.iter().any(|part| word.contains(part))
     }) || words.windows(2).any(|pair| KEYS.contains(&pair[0].as_str()) && pair[1] == "key")
-        || ends_in_key(&words)
+}
+
+/// Whether a member is secret by its name and by the beginning of its value: a `license_key` is, if it looks like one.
+fn is_secret_member(name: &str, value: &str) -> bool {
+    if NOTHING.iter().any(|nothing| value.starts_with(nothing)) {
+        return false;
+    }
+    let words = words(name);
+    says_secret(&words) || (ends_in_key(&words) && looks_like_a_key(value))
 }
 
 fn ends_in_key(words: &[String]) -> bool {
     let Some((last, before)) = words.split_last() else { return false };
-    let counted = last == "tokens" && before.iter().any(|word| COUNTS.contains(&word.as_str()));
-    ENDS.contains(&last.as_str()) && !counted
+    ENDS.contains(&last.as_str()) && !before.iter().any(|word| HARMLESS.contains(&word.as_str()))
+}
+
+fn looks_like_a_key(value: &str) -> bool {
+    let beginning = value.as_bytes().get(..LONGEST).unwrap_or(value.as_bytes());
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    beginning
+        .split(|byte| !is_part(byte))
+        .any(|run| run.len() >= KEY_LENGTH && run.iter().any(u8::is_ascii_digit))
 }
 
 /// Whether something inside of a value is secret by its name, as far as it is looked for. The text is walked through and
@@ -88,8 +127,8 @@ fn holds_secret(value: &RawValue, left: &mut usize) -> bool {
                 if let Some(value) = value.strip_prefix(':')
                     && depth <= DEEPEST
                     && end - at <= LONGEST
-                    && text.get(at..end).and_then(name_of).is_some_and(|name| is_secret(&name))
-                    && !NOTHING.iter().any(|nothing| value.trim_start().starts_with(nothing))
+                    && let Some(name) = text.get(at..end).and_then(name_of)
+                    && is_secret_member(&name, value.trim_start())
                 {
                     return true;
                 }
@@ -169,7 +208,7 @@ pub fn split(extra_data: &RawValue) -> Option<Split> {
     let members: Members<'_> = serde_json::from_str(extra_data.get()).ok()?;
     let mut left = MOST;
     let (secret, open): (Vec<_>, Vec<_>) = members.0.into_iter().partition(|(name, value)| {
-        (is_secret(name) && !is_nothing(value))
+        is_secret_member(name, value.get())
             || (!SHOWN.contains(&name.as_str()) && holds_secret(value, &mut left))
     });
     if secret.is_empty() {
@@ -179,10 +218,6 @@ pub fn split(extra_data: &RawValue) -> Option<Split> {
     names.dedup();
     let open = RawValue::from_string(object(&open)).ok()?;
     Some(Split { open, secret: object(&secret), names })
-}
-
-fn is_nothing(value: &RawValue) -> bool {
-    NOTHING.contains(&value.get())
 }
 
 /// Puts the secret members back. `None`: one of them is no JSON object, so something was changed in between.
@@ -266,11 +301,6 @@ mod tests {
             "x-auth",
             "aws.access.key",
             "private_key",
-            "key",
-            "license_key",
-            "openaiKeys",
-            "tokens",
-            "user_tokens",
         ] {
             assert!(is_secret(name), "{name}");
         }
@@ -290,6 +320,20 @@ mod tests {
         ] {
             assert!(!is_secret(name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_called_a_key_is_one_if_it_looks_like_it() {
+        for name in ["key", "license_key", "openaiKeys", "tokens", "user_tokens"] {
+            for value in ["\"sk-0123456789abcd\"", "[\"a\", \"f81d4fae7dec11d0a765\"]"] {
+                assert!(is_secret_member(name, value), "{name} {value}");
+            }
+            for value in ["\"own\"", "12", "\"a sentence of some words, 1 or 2\"", "\"\"", "null"] {
+                assert!(!is_secret_member(name, value), "{name} {value}");
+            }
+        }
+        assert!(!is_secret_member("cache_key", "\"f81d4fae7dec11d0a765\""));
+        assert!(!is_secret_member("max_tokens", "1234567890123456"));
     }
 
     #[test]

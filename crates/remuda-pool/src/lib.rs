@@ -7,6 +7,7 @@ mod line;
 mod marks;
 mod pool;
 mod roll;
+mod turns;
 mod watchdog;
 mod work;
 
@@ -15,5 +16,6 @@ pub use clock::{Clock, Pulse};
 pub use marks::{MARKS_FILE, Mark, Marks};
 pub use pool::{Pool, PoolOptions};
 pub use roll::Running;
+pub use turns::Turn;
 pub use watchdog::{Watchdog, WatchdogOptions};
-pub use work::{NotDone, Work};
+pub use work::{Kept, NotDone, Work};

@@ -55,6 +55,20 @@ impl<J> Line<J> {
         Some((tenant, job))
     }
 
+    /// Takes everything of a tenant out of the line that `is` meant.
+    pub(crate) fn take(&mut self, tenant: &str, is: impl Fn(&J) -> bool) -> Vec<J> {
+        let Some(queue) = self.queues.get_mut(tenant) else { return Vec::new() };
+        let (taken, left): (VecDeque<J>, VecDeque<J>) = std::mem::take(queue).into_iter().partition(is);
+        self.waiting -= taken.len();
+        if left.is_empty() {
+            self.queues.remove(tenant);
+            self.turns.retain(|waits| waits != tenant);
+        } else {
+            *queue = left;
+        }
+        taken.into()
+    }
+
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -106,5 +120,18 @@ mod tests {
         assert_eq!(line.pop(|tenant| tenant != "a"), Some(("b".to_owned(), 2)));
         assert_eq!(line.pop(|tenant| tenant != "a"), None);
         assert_eq!(line.pop(|_| true), Some(("a".to_owned(), 1)));
+    }
+    #[test]
+    fn what_is_taken_out_leaves_nothing_behind() {
+        let mut line = Line::new(8);
+        for (tenant, job) in [("a", 1), ("b", 2), ("a", 3)] {
+            line.push(tenant.to_owned(), job);
+        }
+        assert_eq!(line.take("a", |job| *job == 3), [3]);
+        assert_eq!(line.waiting(), 2);
+        assert_eq!(line.take("a", |_| true), [1]);
+        assert!(line.take("a", |_| true).is_empty());
+        assert_eq!(line.pop(|_| true), Some(("b".to_owned(), 2)));
+        assert_eq!((line.pop(|_| true), line.waiting()), (None, 0));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::line::Line;
 use crate::roll::Roll;
-use crate::{Clock, Marks, NotDone, Running, Work};
+use crate::turns::Turns;
+use crate::{Clock, Marks, NotDone, Running, Turn, Work};
 
 /// A thread that finds nothing to do for so long ends. The next work makes another.
 const IDLE: Duration = Duration::from_secs(10);
@@ -62,6 +64,7 @@ impl Default for Pool {
 struct Shared {
     options: PoolOptions,
     roll: Roll,
+    turns: Turns,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -69,8 +72,7 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     line: Line<Box<dyn Job>>,
-    /// How many threads each tenant has.
-    running: HashMap<String, usize>,
+    tenants: HashMap<String, Threads>,
     threads: usize,
     idle: usize,
     /// Threads whose work nobody waits for any more. Below zero for a moment when such work ends before the watchdog has
@@ -79,15 +81,28 @@ struct State {
     closed: bool,
 }
 
+/// The threads that work for one tenant. One of them may be below zero for a moment, for the same reason as above; the sum
+/// is always right.
+#[derive(Debug, Default)]
+struct Threads {
+    /// Somebody waits for what they do.
+    live: isize,
+    stuck: isize,
+}
+
 impl State {
-    /// What a tenant had gives its place to others.
-    fn release(&mut self, tenant: &str) {
-        if let Some(count) = self.running.get_mut(tenant) {
-            *count -= 1;
-            if *count == 0 {
-                self.running.remove(tenant);
-            }
+    /// Notes what became of a tenant's threads.
+    fn count(&mut self, tenant: &str, live: isize, stuck: isize) {
+        let threads = match self.tenants.get_mut(tenant) {
+            Some(threads) => threads,
+            None => self.tenants.entry(tenant.to_owned()).or_default(),
+        };
+        threads.live += live;
+        threads.stuck += stuck;
+        if (threads.live, threads.stuck) == (0, 0) {
+            self.tenants.remove(tenant);
         }
+        self.stuck += stuck;
     }
 }
 
@@ -96,9 +111,40 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many threads may work for one tenant, those that are stuck included. As many stuck threads are replaced as two
+    /// tenants may have.
+    fn most_of_a_tenant(&self) -> isize {
+        isize::try_from(self.options.threads.max(2)).unwrap_or(isize::MAX)
+    }
+
+    /// Whether a tenant may have another thread. One is always left to the others.
+    fn may_have_another(&self, threads: Option<&Threads>) -> bool {
+        let most = isize::try_from((self.options.threads - 1).max(1)).unwrap_or(isize::MAX);
+        threads.is_none_or(|threads| {
+            threads.live < most && threads.live + threads.stuck < self.most_of_a_tenant()
+        })
+    }
+
+    /// Whether everything that a tenant may have is stuck. Nobody knows when that ends.
+    fn is_stuck(&self, state: &State, tenant: &str) -> bool {
+        state.tenants.get(tenant).is_some_and(|threads| threads.stuck >= self.most_of_a_tenant())
+    }
+
     /// A thread that is stuck is replaced, but not for ever.
     fn most_threads(&self, state: &State) -> usize {
-        self.options.threads + usize::try_from(state.stuck).unwrap_or(0).min(2 * self.options.threads)
+        let replaced = 2 * self.options.threads.max(2);
+        self.options.threads + usize::try_from(state.stuck).unwrap_or(0).min(replaced)
+    }
+
+    /// Starts a thread if there is work for one more, and there may be one.
+    fn grow(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
+        if state.idle < state.line.waiting() && state.threads < self.most_threads(state) {
+            let theirs = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("remuda-pool".to_owned()).stack_size(STACK);
+            thread.spawn(move || work_on(&theirs))?;
+            state.threads += 1;
+        }
+        Ok(())
     }
 }
 
@@ -107,10 +153,15 @@ impl Pool {
     pub fn new(options: PoolOptions) -> Self {
         let options = PoolOptions { threads: options.threads.max(1), ..options };
         let line = Line::new(options.queue);
-        let running = HashMap::new();
-        let state = State { line, running, threads: 0, idle: 0, stuck: 0, closed: false };
-        let shared =
-            Shared { options, roll: Roll::default(), state: Mutex::new(state), wake: Condvar::new() };
+        let tenants = HashMap::new();
+        let state = State { line, tenants, threads: 0, idle: 0, stuck: 0, closed: false };
+        let shared = Shared {
+            options,
+            roll: Roll::default(),
+            turns: Turns::default(),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        };
         Self(Arc::new(Handle(Arc::new(shared))))
     }
 
@@ -140,6 +191,18 @@ impl Pool {
         self.shared().roll.running()
     }
 
+    /// Polls a future of the runtime under this name, so that the watchdog can tell what holds a thread.
+    pub fn turn<T>(&self, what: &Arc<str>, poll: impl FnOnce() -> T) -> T {
+        let Shared { roll, turns, .. } = &**self.shared();
+        turns.during(&roll.clock, what, poll)
+    }
+
+    /// Everything that is polled at this moment under a name.
+    pub fn turning(&self) -> Vec<Turn> {
+        let Shared { roll, turns, .. } = &**self.shared();
+        turns.now(&roll.clock)
+    }
+
     /// How much waits.
     pub fn waiting(&self) -> usize {
         self.shared().lock().line.waiting()
@@ -153,7 +216,8 @@ impl Pool {
     /// Does the work: here when it is small, else on a thread of the pool when its turn comes.
     ///
     /// # Errors
-    /// When it was refused, or did not come to an end. Work that the caller does not wait for any more is not begun.
+    /// When it was refused, or did not come to an end. Work that the caller does not wait for any more is not begun, and
+    /// forgotten.
     pub async fn run<T, F>(&self, work: Work, compute: F) -> Result<T, NotDone>
     where
         T: Send + 'static,
@@ -162,16 +226,21 @@ impl Pool {
         if self.is_small(&work) {
             return Ok(self.here(&work, compute));
         }
+        let (tenant, patient) = (work.tenant.clone(), work.patient);
+        // Before the channel, so that it is dropped after it.
+        let mut place = Place { shared: self.shared(), tenant: None };
         let (reply, answer) = oneshot::channel();
         let (stall, stalled) = oneshot::channel();
-        let (tenant, patient) = (work.tenant.clone(), work.patient);
         let job = Box::new(Computation { work, compute, reply, stall });
-        self.push(tenant, patient, job)?;
-        tokio::select! {
+        self.push(tenant.clone(), patient, job)?;
+        place.tenant = Some(tenant);
+        let answer = tokio::select! {
             biased;
             answer = answer => answer.unwrap_or(Err(NotDone::Closed)),
             Ok(()) = stalled => Err(NotDone::Stalled),
-        }
+        };
+        place.tenant = None;
+        answer
     }
 
     /// Does the work here and now, under its name.
@@ -186,38 +255,62 @@ impl Pool {
         if state.closed {
             return Err(NotDone::Closed);
         }
+        if shared.is_stuck(&state, &tenant) {
+            return Err(NotDone::Share);
+        }
         if !patient {
             state.line.room(&tenant)?;
         }
-        state.line.push(tenant, job);
-        if state.idle < state.line.waiting() && state.threads < shared.most_threads(&state) {
-            let theirs = Arc::clone(shared);
-            let thread = std::thread::Builder::new().name("remuda-pool".to_owned()).stack_size(STACK);
-            match thread.spawn(move || work_on(&theirs)) {
-                Ok(_) => state.threads += 1,
-                // Others will get to it.
-                Err(_) if state.threads > 0 => {}
-                Err(error) => {
-                    tracing::warn!(%error, "no thread can be started for long computations");
-                    return Err(NotDone::Busy);
-                }
-            }
+        state.line.push(tenant.clone(), job);
+        if let Err(error) = shared.grow(&mut state)
+            && state.threads == 0
+        {
+            tracing::warn!(%error, "no thread can be started for long computations");
+            let refused = state.line.take(&tenant, |_| true);
+            drop(state);
+            refused.into_iter().for_each(|job| job.refuse(NotDone::Busy));
+            return Err(NotDone::Busy);
         }
         drop(state);
         shared.wake.notify_one();
         Ok(())
     }
 
-    /// What takes more processor time than this, or six times as long, each once. Their callers hear of it, and others get threads in their place.
+    /// What takes more processor time than this, or six times as long, each once. Their callers hear of it, and others get
+    /// threads in their place.
     pub(crate) fn overdue(&self, limit: Duration) -> Vec<Running> {
-        let overdue = self.shared().roll.overdue(limit);
+        let shared = self.shared();
+        let overdue = shared.roll.overdue(limit);
         for running in overdue.iter().filter(|running| running.pooled) {
-            let mut state = self.shared().lock();
-            state.stuck += 1;
-            state.release(&running.tenant);
-            self.shared().wake.notify_one();
+            let mut state = shared.lock();
+            state.count(&running.tenant, -1, 1);
+            // It would wait for as long as what is stuck goes on, which may be for ever.
+            let hopeless = match shared.is_stuck(&state, &running.tenant) {
+                true => state.line.take(&running.tenant, |_| true),
+                false => Vec::new(),
+            };
+            // What waits already brings no thread with it. Without one, it waits for the next work.
+            let _without = shared.grow(&mut state);
+            drop(state);
+            hopeless.into_iter().for_each(|job| job.refuse(NotDone::Share));
+            shared.wake.notify_one();
         }
         overdue
+    }
+}
+
+/// The place of work in the line. What is dropped with it was given up by its caller, and holds nothing any more.
+struct Place<'a> {
+    shared: &'a Shared,
+    tenant: Option<String>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(tenant) = &self.tenant else { return };
+        // Not dropped under the lock: it may be large.
+        let gone = self.shared.lock().line.take(tenant, |job| job.is_gone());
+        drop(gone);
     }
 }
 
@@ -228,19 +321,17 @@ fn work_on(shared: &Shared) {
         if state.closed || state.threads > shared.most_threads(&state) {
             break;
         }
-        let most = (shared.options.threads - 1).max(1);
-        let State { line, running, .. } = &mut *state;
-        match line.pop(|tenant| running.get(tenant).is_none_or(|&count| count < most)) {
+        let State { line, tenants, .. } = &mut *state;
+        match line.pop(|tenant| shared.may_have_another(tenants.get(tenant))) {
             Some((_, job)) if job.is_gone() => {}
             Some((tenant, job)) => {
-                *running.entry(tenant.clone()).or_default() += 1;
+                state.count(&tenant, 1, 0);
                 drop(state);
                 let told = job.go(&shared.roll);
                 state = shared.lock();
-                if told {
-                    state.stuck -= 1;
-                } else {
-                    state.release(&tenant);
+                match told {
+                    true => state.count(&tenant, 0, -1),
+                    false => state.count(&tenant, -1, 0),
                 }
                 // Work of a tenant that was passed over may go now.
                 shared.wake.notify_one();
@@ -263,6 +354,8 @@ fn work_on(shared: &Shared) {
 trait Job: Send + std::fmt::Debug {
     /// Whether nobody waits for it any more.
     fn is_gone(&self) -> bool;
+    /// Says why it is not done.
+    fn refuse(self: Box<Self>, why: NotDone);
     /// Does it, and answers. Whether its caller was told before that it takes too long.
     fn go(self: Box<Self>, roll: &Roll) -> bool;
 }
@@ -285,7 +378,13 @@ impl<T: Send, F: FnOnce() -> T + Send> Job for Computation<T, F> {
         self.reply.is_closed()
     }
 
+    fn refuse(self: Box<Self>, why: NotDone) {
+        // Nobody may wait any more.
+        let _gone = self.reply.send(Err(why));
+    }
+
     fn go(self: Box<Self>, roll: &Roll) -> bool {
+        // The work goes last, with what it keeps: nothing of the computation is left then.
         let Self { work, compute, reply, stall } = *self;
         let entered = roll.enter(&work, Some(stall));
         // What it borrowed is gone with it: nothing half done can be seen.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Clock, Pool, Pulse, Running};
+use crate::{Clock, Pool, Pulse, Running, Turn};
 
 /// So much that was not yet written may wait. What comes beyond is not said.
 const UNSAID: usize = 64;
@@ -51,7 +51,7 @@ pub struct Watchdog {
 #[derive(Debug)]
 enum Word {
     Stalled(Running),
-    Still(Duration, Vec<Running>),
+    Still(Duration, Vec<Running>, Vec<Turn>),
     TurnsAgain,
 }
 
@@ -120,7 +120,10 @@ impl Watch {
                 self.tell(Word::Stalled(running));
             }
             match (self.pulse.turns(), still) {
-                (false, false) => self.tell(Word::Still(self.pulse.silent(), self.pool.running())),
+                (false, false) => {
+                    let (running, turning) = (self.pool.running(), self.pool.turning());
+                    self.tell(Word::Still(self.pulse.silent(), running, turning));
+                }
                 (true, true) => self.tell(Word::TurnsAgain),
                 _ => {}
             }
@@ -147,17 +150,11 @@ fn say(words: &Receiver<Word>) {
                     "a computation does not come to an end; nobody waits for it any more"
                 );
             }
-            Word::Still(silent, running) => {
-                let held_by: Vec<String> = running.iter().filter(|work| !work.pooled).map(named).collect();
+            Word::Still(silent, running, turning) => {
                 let beside: Vec<String> = running.iter().filter(|work| work.pooled).map(named).collect();
-                let held_by = if held_by.is_empty() {
-                    "nothing that has a name".to_owned()
-                } else {
-                    held_by.join(", ")
-                };
                 tracing::error!(
                     silent_s = silent.as_secs_f64(),
-                    held_by,
+                    held_by = held_by(&running, turning),
                     beside = beside.join(", "),
                     "the process does not turn: no request is answered and no lease renewed; /live says 503"
                 );
@@ -167,7 +164,39 @@ fn say(words: &Receiver<Word>) {
     }
 }
 
+/// Computations on the runtime's threads, then the requests that those threads work on, the longest first.
+fn held_by(running: &[Running], mut turning: Vec<Turn>) -> String {
+    turning.sort_by_key(|turn| std::cmp::Reverse(turn.ran));
+    let computations = running.iter().filter(|work| !work.pooled).map(named);
+    let requests = turning.iter().map(|turn| format!("{} ({:.1} s)", turn.what, turn.ran.as_secs_f64()));
+    let all: Vec<String> = computations.chain(requests).collect();
+    if all.is_empty() { "nothing that has a name".to_owned() } else { all.join(", ") }
+}
+
 fn named(running: &Running) -> String {
     let task = running.task.map_or_else(String::new, |task| format!(" of task {task}"));
     format!("{}{task} (tenant {}, {:.1} s)", running.what, running.tenant, running.ran.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_holds_the_runtime_is_named() {
+        assert_eq!(held_by(&[], Vec::new()), "nothing that has a name");
+        let turn = |what: &str, s| Turn { what: what.into(), ran: Duration::from_secs(s) };
+        let running = |what, pooled| Running {
+            what,
+            tenant: "t".to_owned(),
+            task: None,
+            ran: Duration::from_secs(9),
+            pooled,
+        };
+        let running = [running("editing a graph", false), running("reading a graph", true)];
+        assert_eq!(
+            held_by(&running, vec![turn("/queue", 0), turn("/prompt", 11)]),
+            "editing a graph (tenant t, 9.0 s), /prompt (11.0 s), /queue (0.0 s)"
+        );
+    }
 }

@@ -117,6 +117,81 @@ async fn a_stall_is_told_and_others_go_on() {
 }
 
 #[tokio::test]
+async fn what_work_keeps_is_given_back_when_it_really_ends() {
+    let pool = pool(1, 8);
+    let (kept, keeps) = (Arc::new(()), Arc::new(()));
+    let (running, waiting) = (Arc::downgrade(&kept), Arc::downgrade(&keeps));
+    let (release, held) = mpsc::channel::<()>();
+    let (first, second) = (pool.clone(), pool.clone());
+    let left = tokio::spawn(async move {
+        let work = large("t").holding(kept);
+        first
+            .run(work, move || {
+                let _released = held.recv();
+            })
+            .await
+    });
+    until("it runs", || pool.running().len() == 1).await;
+    let never = tokio::spawn(async move { second.run(large("t").holding(keeps), || ()).await });
+    until("it waits", || pool.waiting() == 1).await;
+    for caller in [left, never] {
+        caller.abort();
+        let _aborted = caller.await;
+    }
+    // What was not begun is forgotten at once, though no thread is free.
+    assert_eq!((pool.waiting(), waiting.strong_count()), (0, 0));
+    assert!(running.strong_count() > 0, "what runs on still holds it");
+    drop(release);
+    until("it is given back", || running.strong_count() == 0).await;
+}
+
+#[tokio::test]
+async fn what_stalled_work_keeps_is_not_given_back_with_the_answer() {
+    let pool = pool(1, 8);
+    let _watchdog = Watchdog::start(&pool, WatchdogOptions::new(Duration::from_millis(200))).unwrap();
+    let kept = Arc::new(());
+    let held_by_work = Arc::downgrade(&kept);
+    let (release, held) = mpsc::channel::<()>();
+    let work = large("t").holding(kept);
+    let stalled = pool.run(work, move || {
+        let _released = held.recv();
+    });
+    assert_eq!(stalled.await, Err(NotDone::Stalled));
+    assert!(held_by_work.strong_count() > 0);
+    drop(release);
+    until("it is given back", || held_by_work.strong_count() == 0).await;
+}
+
+#[tokio::test]
+async fn one_tenant_cannot_stall_all_threads() {
+    let pool = pool(2, 16);
+    let _watchdog = Watchdog::start(&pool, WatchdogOptions::new(Duration::from_millis(100))).unwrap();
+    let (releases, greedy): (Vec<_>, Vec<_>) = (0..4).map(|_| held(&pool, "greedy")).unzip();
+    let mut answers = Vec::new();
+    for task in greedy {
+        // Also of those that waited when the others stalled, without anybody who comes later.
+        answers.push(tokio::time::timeout(PATIENCE, task).await.expect("an answer").unwrap());
+    }
+    let count = |why: &NotDone| answers.iter().filter(|answer| answer.as_ref() == Err(why)).count();
+    assert_eq!((count(&NotDone::Stalled), count(&NotDone::Share)), (2, 2), "{answers:?}");
+    assert_eq!(pool.running().len(), 2);
+    assert_eq!(pool.run(large("greedy"), || 1).await, Err(NotDone::Share));
+    assert_eq!(pool.run(large("greedy").patient(), || 1).await, Err(NotDone::Share), "no end is in sight");
+    // There are threads for everybody else, also when a second one does the same.
+    let (more, second): (Vec<_>, Vec<_>) = (0..2).map(|_| held(&pool, "second")).unzip();
+    for task in second {
+        assert_eq!(task.await.unwrap(), Err(NotDone::Stalled));
+    }
+    let (go_on, goes_on) = held(&pool, "third");
+    until("it runs", || pool.running().len() == 5).await;
+    assert_eq!(pool.run(large("modest"), || 7).await, Ok(7));
+    drop((releases, more, go_on));
+    let _either = goes_on.await.unwrap();
+    until("they end", || pool.running().is_empty()).await;
+    assert_eq!(pool.run(large("greedy"), || 8).await, Ok(8));
+}
+
+#[tokio::test]
 async fn processor_time_counts_and_waiting_for_it_does_not() {
     if !std::path::Path::new("/proc/thread-self/schedstat").exists() {
         return;
@@ -215,4 +290,28 @@ fn a_runtime_that_is_held_is_noticed_and_one_that_ended_is_not() {
         assert!(pulse.turns(), "a runtime that ended does not hang");
         std::thread::park_timeout(Duration::from_millis(20));
     }
+}
+
+#[tokio::test]
+async fn what_holds_a_thread_of_the_runtime_has_a_name_only_meanwhile() {
+    let pool = pool(1, 8);
+    let name: Arc<str> = "/some/route".into();
+    let mut waits = std::pin::pin!(async {
+        assert_eq!(pool.turning().iter().map(|turn| &*turn.what).collect::<Vec<_>>(), ["/some/route"]);
+        tokio::task::yield_now().await;
+        panic!("on purpose");
+    });
+    let mut polls = 0;
+    let turned = std::panic::AssertUnwindSafe(std::future::poll_fn(|cx| {
+        assert!(pool.turning().is_empty(), "nothing holds the thread while it waits");
+        polls += 1;
+        let poll = std::panic::AssertUnwindSafe(|| pool.turn(&name, || waits.as_mut().poll(cx)));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll,
+            Err(_) => std::task::Poll::Ready(()),
+        }
+    }));
+    turned.0.await;
+    assert_eq!(polls, 2);
+    assert!(pool.turning().is_empty());
 }

@@ -1,17 +1,25 @@
 //! Work of handlers that may take long: beside the runtime, bounded, fair between tenants.
 
+use std::sync::Arc;
+
 use axum::response::{IntoResponse as _, Response};
 use http::{StatusCode, header};
 use remuda_core::{TaskId, Tenant};
-use remuda_pool::{NotDone, Work};
+use remuda_pool::{Kept, NotDone, Work};
 use serde::Serialize;
 
 use crate::error::{ApiError, ApiResult};
 use crate::permits::Submission;
+use crate::share::Visit;
 use crate::state::Shared;
 
 /// To hash a text takes so much less than to read it.
 pub(crate) const LIGHT: usize = 16;
+
+/// What the body of the request that is answered here was charged, to be held by computations on it.
+pub(crate) fn held() -> Kept {
+    Arc::new(Visit::current().map(|visit| visit.held()))
+}
 
 impl Shared {
     /// Works on so many bytes of a request. What there is no room for is 503 or, if the caller itself has taken it, 429.
@@ -26,7 +34,8 @@ impl Shared {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        Ok(self.pool.run(Work::new(what, tenant.as_str(), bytes), compute).await?)
+        let work = Work::new(what, tenant.as_str(), bytes).holding(held());
+        Ok(self.pool.run(work, compute).await?)
     }
 
     /// Works on so many bytes of a request that was admitted as a submission. It waits for its turn and is not refused:
@@ -35,7 +44,7 @@ impl Shared {
         &self,
         what: &'static str,
         tenant: &Tenant,
-        _admitted: &Submission,
+        admitted: &Submission,
         bytes: usize,
         compute: F,
     ) -> ApiResult<T>
@@ -43,7 +52,8 @@ impl Shared {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        Ok(self.pool.run(Work::new(what, tenant.as_str(), bytes).patient(), compute).await?)
+        let work = Work::new(what, tenant.as_str(), bytes).patient().holding(admitted.held());
+        Ok(self.pool.run(work, compute).await?)
     }
 
     /// Works on so many bytes of a stored task. Waits for its turn: the number of those who read is bounded elsewhere.
@@ -59,7 +69,7 @@ impl Shared {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let work = Work::new(what, tenant.as_str(), bytes).of_task(task.0).patient();
+        let work = Work::new(what, tenant.as_str(), bytes).of_task(task.0).patient().holding(held());
         Ok(self.pool.run(work, compute).await?)
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_pool::Kept;
+
 use crate::error::{ApiError, ApiResult};
 use crate::options::Limits;
 use crate::share::{Guest, PATIENCE, Pass, Refusal, Room, Visit};
@@ -52,8 +54,16 @@ impl Kind {
 /// The body of a submission. When it is dropped, its memory is free again.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    _pass: Pass,
+    pass: Arc<Pass>,
     visit: Option<Arc<Visit>>,
+}
+
+impl Submission {
+    /// The permit, and what the body was charged: for computations on it, which may go on after this is dropped.
+    pub(crate) fn held(&self) -> Kept {
+        let body = self.visit.as_ref().map(|visit| visit.held());
+        Arc::new((Arc::clone(&self.pass), body))
+    }
 }
 
 impl Drop for Submission {
@@ -106,7 +116,7 @@ impl Permits {
     /// Waits, but not for long: submissions are short, unless their bodies come slowly.
     pub(crate) async fn submission(&self) -> ApiResult<Submission> {
         let pass = self.submissions.wait(PATIENCE).await?;
-        Ok(Submission { _pass: pass, visit: Visit::current() })
+        Ok(Submission { pass: Arc::new(pass), visit: Visit::current() })
     }
 
     pub(crate) fn upload(&self) -> ApiResult<Pass> {
@@ -143,5 +153,21 @@ impl Permits {
     /// The room for such reads, for answers that take several.
     pub(crate) fn reads(&self) -> Room {
         self.reads.room.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_submission_is_under_way_while_a_computation_on_it_goes_on() {
+        let permits = Permits::new(&Limits { submissions: 1, ..Limits::default() });
+        let submission = permits.submission().await.unwrap();
+        let held = submission.held();
+        drop(submission);
+        assert!(permits.submissions.take().is_err(), "nobody waits for it, but it is still there");
+        drop(held);
+        assert!(permits.submissions.take().is_ok());
     }
 }

@@ -1,6 +1,8 @@
 //! The routes under their layers.
 
 use std::any::Any;
+use std::future::poll_fn;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::Router;
@@ -95,11 +97,16 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     )
 }
 
+/// What the watchdog calls a request that no route answers.
+static UNKNOWN: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("a request without a route"));
+
 async fn count(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let response = next.run(request).await;
+    let route: Option<Arc<str>> = request.extensions().get::<MatchedPath>().map(|path| path.as_str().into());
+    let named = route.clone().unwrap_or_else(|| Arc::clone(&UNKNOWN));
+    let mut answer = std::pin::pin!(next.run(request));
+    let response = poll_fn(|cx| state.pool.turn(&named, || answer.as_mut().poll(cx))).await;
     let (status, took) = (response.status().as_u16(), began.elapsed());
     state.metrics.answered(&method, route.as_deref(), status, took);
     tracing::debug!(

@@ -15,6 +15,7 @@ mod readings;
 mod refusal;
 pub mod uploads;
 mod verdict;
+mod weight;
 mod words;
 mod workers;
 
@@ -24,8 +25,8 @@ use std::time::Instant;
 
 use comfyui::{Workflow, lenient};
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Placement, Requirements, Tenant, WorkerId};
-use remuda_pool::{NotDone, Pool, Work};
+use remuda_core::{Failure, FailureClass, LeaseRef, OwnerId, Placement, Requirements, Task, Tenant};
+use remuda_pool::{Kept, NotDone, Pool, Work};
 use remuda_store::{EndReply, Result as StoreResult, Store};
 use serde_json::value::RawValue;
 
@@ -36,7 +37,7 @@ pub use workers::capabilities;
 
 use crate::limits::GraphLimits;
 use verdict::Case;
-use workers::{Known, same_workers, weight};
+use workers::{Known, same_workers};
 
 /// The longest body of a request, unless it is said otherwise.
 const LONGEST: u64 = 32 << 20;
@@ -64,6 +65,8 @@ pub struct Question {
     /// Refuse also what is wrong only as far as ComfyUI's own nodes go, whose rules are known: values outside their
     /// range or list. Without it a worker has the last word on them.
     pub strict: bool,
+    /// Kept until no computation on the graph runs any more, also when nobody waits for the answer.
+    pub held: Option<Kept>,
 }
 
 /// A graph that may be queued.
@@ -162,7 +165,7 @@ impl Preflight {
             let lanes = self.store.lanes().await?;
             let asked = lanes.into_iter().find(|lane| lane.id == task.lane).map(|lane| lane.requires);
             let requires = asked.unwrap_or_default().and(learnt);
-            if let Some(message) = self.nobody_has(&requires, learnt, task.worker.as_ref()).await? {
+            if let Some(message) = self.nobody_has(&task, requires, learnt.clone()).await? {
                 let failure = Failure::new(FailureClass::Validation, message);
                 return self.store.end(owner, lease, Ending::Failed { failure, partial: None }).await;
             }
@@ -170,54 +173,52 @@ impl Preflight {
         self.store.give_back(owner, lease, learnt).await
     }
 
-    /// Why no known worker can run a task with these requirements; `None` when one can, or may yet say that it can.
-    /// `found` is what the worker `by` just found that it lacks: its description in the store may be older.
+    /// Why no known worker can run the task; `None` when one can, or nobody can say.
     async fn nobody_has(
         &self,
-        requires: &Requirements,
-        found: &Requirements,
-        by: Option<&WorkerId>,
+        task: &Task,
+        requires: Requirements,
+        found: Requirements,
     ) -> StoreResult<Option<String>> {
-        let mut lacking = Vec::new();
-        for worker in self.known.workers_now().await?.iter() {
-            if !requires.labels.is_subset(&worker.labels) {
-                continue;
-            }
-            if by == Some(&worker.id) {
-                lacking.push(format!("{} lacks {found}", worker.id));
-                continue;
-            }
-            let Some(info) = &worker.info else {
-                if worker.is_unsure() {
-                    return Ok(None);
-                }
-                continue;
-            };
-            let missing = requires.missing_on(&capabilities(worker.labels.clone(), info));
-            if missing.is_empty() {
-                return Ok(None);
-            }
-            lacking.push(format!("{} lacks {missing}", worker.id));
-        }
-        let message = format!("no worker can run it: {}", lacking.join("; "));
-        Ok((!lacking.is_empty()).then_some(message))
+        let workers = self.known.workers_now().await?;
+        // Every description is read whole.
+        let texts = workers.iter().map(|worker| worker.weight).fold(0, usize::saturating_add);
+        let work = Work::new("looking for a worker", task.tenant.as_str(), texts).patient();
+        let by = task.worker.clone();
+        let look = move || workers::nobody_has(&workers, &requires, &found, by.as_ref());
+        Ok(self.pool.run(work, look).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, task = %task.id, "nobody knows whether a worker can run it; it waits for one");
+            None
+        }))
     }
 
     /// Checks one graph.
     pub async fn check(&self, question: Question) -> Result<Cleared, PreflightError> {
-        let Question { tenant, workflow: raw, extra_data, inputs, pinned, mut requires, targets, strict } =
-            question;
+        let Question {
+            tenant,
+            workflow: raw,
+            extra_data,
+            inputs,
+            pinned,
+            mut requires,
+            targets,
+            strict,
+            held,
+        } = question;
         if let Some(labels) = self.bound.get(&tenant) {
             requires.labels.extend(labels.iter().cloned());
         }
         let begun = Instant::now();
         // Not refused: whoever asks was admitted with its request, and only so many are.
-        let work = Work::new(
+        let mut work = Work::new(
             "checking a graph",
             tenant.as_str(),
             raw.get().len() + extra_data.as_ref().map_or(0, |extra| extra.get().len()),
         )
         .patient();
+        if let Some(held) = held {
+            work = work.holding(held);
+        }
         let limits = self.limits.workflow();
         let longest = self.longest;
         let read = move || {
@@ -272,7 +273,7 @@ impl Preflight {
         case: &Arc<Case>,
         workers: Arc<Vec<workers::KnownWorker>>,
     ) -> Result<Result<verdict::Verdict, Refusal>, NotDone> {
-        let weight = weight(&workers, work.bytes(), !case.asked.models.is_empty());
+        let weight = weight::weight(case, &workers, work.bytes());
         let case = Arc::clone(case);
         self.pool.run(work.clone().on(weight), move || verdict::judge(&case, &workers)).await
     }

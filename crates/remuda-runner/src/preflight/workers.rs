@@ -1,12 +1,12 @@
 //! What is known of the workers: their `object_info`, read from the store and parsed once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use comfyui::ObjectInfo;
 use comfyui::object_info::has_model_ending;
-use remuda_core::{Capabilities, Health, Sha256, Timestamp, Worker, WorkerId};
+use remuda_core::{Capabilities, Health, Requirements, Sha256, Timestamp, Worker, WorkerId};
 use remuda_store::{Result, Store};
 
 use super::readings::{self, Readings};
@@ -101,13 +101,37 @@ impl Known {
     }
 }
 
-/// What it takes to hold a graph of so many bytes against them, as bytes of a graph: each description is gone through with
-/// the whole graph, and as a whole if models are asked for.
-pub(super) fn weight(workers: &[KnownWorker], graph: usize, asks_for_models: bool) -> usize {
-    let texts: BTreeMap<Sha256, usize> =
-        workers.iter().filter_map(|worker| Some((worker.hash?, worker.weight))).collect();
-    let texts_too = if asks_for_models { texts.values().sum() } else { 0 };
-    graph.saturating_mul(texts.len().max(1)).saturating_add(texts_too)
+/// Why none of these workers can run a task with these requirements; `None` when one can, or may yet say that it can. `found` is
+/// what the worker `by` just found that it lacks: its description in the store may be older.
+pub(super) fn nobody_has(
+    workers: &[KnownWorker],
+    requires: &Requirements,
+    found: &Requirements,
+    by: Option<&WorkerId>,
+) -> Option<String> {
+    let mut lacking = Vec::new();
+    for worker in workers {
+        if !requires.labels.is_subset(&worker.labels) {
+            continue;
+        }
+        if by == Some(&worker.id) {
+            lacking.push(format!("{} lacks {found}", worker.id));
+            continue;
+        }
+        let Some(info) = &worker.info else {
+            if worker.is_unsure() {
+                return None;
+            }
+            continue;
+        };
+        let missing = requires.missing_on(&capabilities(worker.labels.clone(), info));
+        if missing.is_empty() {
+            return None;
+        }
+        lacking.push(format!("{} lacks {missing}", worker.id));
+    }
+    let message = format!("no worker can run it: {}", lacking.join("; "));
+    (!lacking.is_empty()).then_some(message)
 }
 
 /// Whether a check would find the same with both.

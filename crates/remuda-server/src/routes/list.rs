@@ -1,5 +1,7 @@
 //! `GET /api/v1/tasks`.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
@@ -105,7 +107,7 @@ impl AsRef<[u8]> for Page {
 
 /// Reads tasks and writes them, a few at a time: records may have much in them, which as values takes many times its room.
 async fn write(state: &AppState, reader: &Tenant, mut query: ListQuery) -> ApiResult<Page> {
-    let _reading = state.permits.read().await?;
+    let reading = Arc::new(state.permits.read().await?);
     let guest = Visit::guest();
     let mut page = Page { text: b"{\"tasks\":[".to_vec(), passes: Vec::new() };
     let mut left = query.limit;
@@ -119,7 +121,8 @@ async fn write(state: &AppState, reader: &Tenant, mut query: ListQuery) -> ApiRe
             let views = found.tasks.into_iter().map(|task| TaskView::new(task, base.as_ref()));
             serde_json::to_vec(&views.collect::<Vec<_>>())
         };
-        let work = Work::new("writing a list of tasks", reader.as_str(), WEIGHT).patient();
+        let work =
+            Work::new("writing a list of tasks", reader.as_str(), WEIGHT).patient().holding(reading.clone());
         let list = state.pool.run(work, write).await.map_err(ApiError::from)?;
         let list = list.map_err(|error| ApiError::internal(error.to_string()))?;
         let pass = state.memory.take(&guest, list.len() as u64).map_err(|_| ApiError::no_memory())?;

@@ -94,6 +94,7 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         requires,
         targets: extra.as_ref().and_then(|extra| extra.targets.clone()),
         strict: false,
+        held: Some(permit.held()),
     };
     let cleared = state.preflight.check(question).await?;
     if let Some(extra) = &mut extra {

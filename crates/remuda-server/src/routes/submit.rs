@@ -105,6 +105,7 @@ pub(crate) async fn submit(
         requires,
         targets: None,
         strict: false,
+        held: Some(permit.held()),
     };
     let cleared = state.preflight.check(question).await?;
     let input = TaskInput {

@@ -37,7 +37,8 @@ pub(crate) struct Visit {
 /// What a body holds in memory.
 #[derive(Debug, Default)]
 struct Counted {
-    pass: Option<Pass>,
+    /// One, unless more came while a computation held the first.
+    passes: Vec<Arc<Pass>>,
     /// So much of it is for bytes that have not come yet.
     ahead: u64,
 }
@@ -105,14 +106,20 @@ impl Visit {
         let pass = self.memory.wait(&self.guest, amount, PATIENCE).await;
         let pass = pass.map_err(|_| ApiError::no_memory())?;
         let mut body = self.body();
-        match &mut body.pass {
+        match body.passes.last_mut().and_then(Arc::get_mut) {
             Some(held) => held.join(pass),
-            none => *none = Some(pass),
+            None => body.passes.push(Arc::new(pass)),
         }
         Ok(())
     }
 
-    /// The body is not in memory any more.
+    /// What its body was charged. For computations on it: they may go on after the request has been answered or given up,
+    /// and the body is in memory until they end.
+    pub(crate) fn held(&self) -> Vec<Arc<Pass>> {
+        self.body().passes.clone()
+    }
+
+    /// The body is not in memory any more, but for computations that go on.
     pub(crate) fn settle(&self) {
         let counted = std::mem::take(&mut *self.body());
         drop(counted);
@@ -147,5 +154,20 @@ mod tests {
             body.await.unwrap().unwrap();
         }
         assert!(memory.take(&guest, 256).is_ok(), "all of it was given back");
+    }
+
+    #[tokio::test]
+    async fn a_body_is_counted_while_a_computation_holds_it() {
+        let memory = Room::new(256);
+        let guest = Arc::new(Guest { tenant: Some(Tenant::new("a").unwrap()), address: None });
+        let visit = Visit::new(guest.clone(), memory.clone());
+        visit.read(10).await.unwrap();
+        let held = visit.held();
+        visit.read(20).await.unwrap();
+        visit.settle();
+        assert!(memory.take(&guest, 256).is_err(), "the first part is still there");
+        assert!(visit.held().is_empty());
+        drop(held);
+        assert!(memory.take(&guest, 256).is_ok());
     }
 }

@@ -9,6 +9,7 @@
 mod connections;
 mod memory;
 mod shares;
+mod stalls;
 #[allow(dead_code, reason = "the tests of our own API use all of it")]
 #[path = "../api/support.rs"]
 mod support;

@@ -131,7 +131,7 @@ async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<A
     let (merged, errors) =
         pool.run(work, move || merge(&descriptions)).await.map_err(|error| match error {
             // Nothing that the caller sent.
-            NotDone::Stalled => ApiError::busy("descriptions of workers"),
+            NotDone::Stalled | NotDone::Share => ApiError::busy("descriptions of workers"),
             error => error.into(),
         })?;
     for error in errors {

@@ -108,6 +108,7 @@ pub(crate) async fn submit(
         requires: Default::default(),
         targets: prompt.targets.clone(),
         strict: true,
+        held: Some(permit.held()),
     };
     let cleared = match state.preflight.check(question).await {
         Ok(cleared) => cleared,

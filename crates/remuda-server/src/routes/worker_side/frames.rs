@@ -16,6 +16,7 @@ use url::Url;
 
 use super::sidecar::{Sidecar, owner};
 use crate::access::ClusterCaller;
+use crate::compute::held;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::read_body;
 use crate::state::AppState;
@@ -84,7 +85,7 @@ async fn current(
     let (parts, body) = request.into_parts();
     let limit = wire::frames::LARGEST as u64;
     let body = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
-    let work = Work::new("reading live frames", owner.to_string(), body.len()).patient();
+    let work = Work::new("reading live frames", owner.to_string(), body.len()).patient().holding(held());
     let frames = state.pool.run(work, move || wire::frames::decode(body)).await.map_err(ApiError::from)?;
     let frames = frames.map_err(|error| ApiError::bad_request("bad_frames", error.to_string()))?;
     state.live.sweep(&state.hub);

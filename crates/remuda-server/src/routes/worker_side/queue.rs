@@ -136,9 +136,11 @@ pub(crate) async fn object_info(
     let permit = state.permits.submission();
     let (parts, body) = request.into_parts();
     let limit = wire::LARGEST_OBJECT_INFO as u64;
-    let (body, _permit) = read_body_with(&parts.headers, body, limit, state.limits.body_time, permit).await?;
+    let (body, permit) = read_body_with(&parts.headers, body, limit, state.limits.body_time, permit).await?;
     // Sidecars take turns as tenants do, and are not refused: their number is bounded by the permits.
-    let work = Work::new("checking an object_info", sidecar.key.to_string(), body.len()).patient();
+    let work = Work::new("checking an object_info", sidecar.key.to_string(), body.len())
+        .patient()
+        .holding(permit.held());
     let json = state.pool.run(work, move || described(sha256, &body)).await.map_err(ApiError::from)??;
     let bounds = state.limits.key_descriptions;
     let kept = state.store.bring_object_info(sha256, &json, sidecar.key, bounds).await;

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use crate::access::{Caller, WorkerCaller};
+use crate::compute::held;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{read_body, read_json_of};
 use crate::state::AppState;
@@ -92,7 +93,7 @@ impl<T: Sayable> FromRequest<AppState> for Said<T> {
         // leases depend on it.
         let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
         let lane = key.map_or_else(|| "sidecars".to_owned(), |key| key.to_string());
-        let work = Work::new("reading what a worker says", lane, bytes.len()).patient();
+        let work = Work::new("reading what a worker says", lane, bytes.len()).patient().holding(held());
         let read = state.pool.run(work, move || read_json_of(kind.as_ref(), &bytes, T::VALUES));
         read.await.map_err(ApiError::from)?.map(Self)
     }

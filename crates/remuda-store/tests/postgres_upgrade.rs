@@ -2,7 +2,9 @@
 
 #![allow(clippy::expect_used, reason = "helpers of tests")]
 
-use std::collections::HashMap;
+#[path = "upgrade/call.rs"]
+mod call;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,27 +44,8 @@ impl Former {
         Self { client, lane, owner: OwnerId(Uuid::new_v4()) }
     }
 
-    /// Calls `remuda.save_1` with these arrays, the others empty, as it does for what it has nothing of.
     async fn save(&self, given: &[(&str, String)]) {
-        let given: HashMap<&str, &String> = given.iter().map(|(name, value)| (*name, value)).collect();
-        let ask = "SELECT u.name, format_type(u.kind, NULL) FROM pg_proc p, unnest(p.proargnames[1:p.pronargs], \
-            p.proargtypes::oid[]) WITH ORDINALITY AS u(name, kind, n) \
-            WHERE p.oid = 'remuda.save_1'::regproc ORDER BY u.n";
-        let rows = self.client.query(ask, &[]).await.expect("the function is there");
-        assert_eq!(rows.len(), 72);
-        let mut known = 0;
-        let values: Vec<String> = rows
-            .iter()
-            .map(|row| {
-                let (name, kind): (String, String) = (row.get(0), row.get(1));
-                let value = given.get(name.as_str()).inspect(|_| known += 1);
-                let empty = if kind == "smallint" { "0" } else { "'{}'" };
-                format!("{}::{kind}", value.map_or(empty, |value| value.as_str()))
-            })
-            .collect();
-        assert_eq!(known, given.len(), "every name is one of its parameters");
-        let call = format!("SELECT * FROM remuda.save_1({})", values.join(", "));
-        self.client.batch_execute(&call).await.expect("it writes");
+        call::call(&self.client, "remuda.save_1", 72, given).await;
     }
 
     /// Takes a task in; `claimed`: for a worker that waited for it.

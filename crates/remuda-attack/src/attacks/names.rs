@@ -99,6 +99,60 @@ pub(crate) async fn loaders(stage: Stage) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
+/// What files of the second tenant are called at the worker, after it had one rendered.
+async fn names_at_worker(client: &Client, stage: &Stage) -> Result<Vec<String>> {
+    client.upload("/upload/image", &stage.keys.bob, &[], "linked.png", pictures::plain()?).await?;
+    let picture = json!({"prompt": loading("LoadImage", "image", &json!("linked.png"))}).to_string();
+    let answer = client.post("/prompt_sync", &stage.keys.bob, picture).await?;
+    anyhow::ensure!(answer.is_success(), "bob's own upload is not rendered: {}", answer.text());
+    let folder = stage.data.with_file_name("comfyui").join("input");
+    let mut names = Vec::new();
+    let mut folders = vec![folder.clone()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next)?.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(name) = path.strip_prefix(&folder)
+                && name.components().count() > 1
+            {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// A name that a loader gets from a node which only holds it.
+pub(crate) async fn linked(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let theirs = names_at_worker(&client, &stage).await?;
+    anyhow::ensure!(!theirs.is_empty(), "the worker keeps no file of the second tenant");
+    let paths = ["../../x", "/etc/passwd", "x.png [output]", "remuda/x.png"].map(str::to_owned);
+    let mut wrong = Vec::new();
+    for path in paths.into_iter().chain(theirs.into_iter().take(4)) {
+        for holder in ["PrimitiveString", "PrimitiveStringMultiline"] {
+            for (hops, linked) in [["9", "9"], ["8", "9"]].into_iter().enumerate() {
+                let mut graph = loading("LoadImage", "image", &json!([linked[0], 0]));
+                graph["8"] = json!({"class_type": holder, "inputs": {"value": [linked[1], 0]}});
+                graph["9"] = json!({"class_type": holder, "inputs": {"value": path}});
+                let ways =
+                    [("/api/v1/tasks", json!({"payload": graph})), ("/prompt", json!({"prompt": graph}))];
+                for (route, body) in ways {
+                    let answer = client.post(route, &stage.keys.mallory, body.to_string()).await?;
+                    if answer.is_success() || answer.status >= 500 {
+                        let links = hops + 1;
+                        let said = answer.status;
+                        wrong.push(format!("{route}: {path:?} from {holder} over {links} links: {said}"));
+                    }
+                }
+            }
+        }
+    }
+    wrong.truncate(6);
+    Ok(wrong)
+}
+
 pub(crate) async fn long(stage: Stage) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
     let long = "n".repeat(5_000);

@@ -61,6 +61,26 @@ fn table() -> Vec<Case> {
                 preflight::growth::paths_checked(black_box(&workflow)).unwrap();
             })
         }),
+        case(&["paths::check"], "every loader linked to a chain of as many nodes", 300, |n| {
+            let on =
+                |at: usize| format!(r#"{{"class_type": "Reroute", "inputs": {{"": ["{}", 0]}}}}"#, at + 1);
+            let load = |at: usize| {
+                format!(r#"{{"class_type": "LoadImage", "inputs": {{"image": ["{}", 0]}}}}"#, at - n)
+            };
+            let workflow = of_nodes(2 * n, |at| if at < n { on(at) } else { load(at) });
+            Box::new(move || {
+                preflight::growth::paths_checked(black_box(&workflow)).unwrap();
+            })
+        }),
+        case(&["paths::check"], "every loader linked to a holder of as many texts", 300, |n| {
+            let texts: Vec<String> = (0..n).map(|at| format!("\"i{at}\": \"{at}.png\"")).collect();
+            let hub = format!(r#"{{"class_type": "TextSwitch", "inputs": {{{}}}}}"#, texts.join(", "));
+            let load = r#"{"class_type": "LoadImage", "inputs": {"image": ["0", 0]}}"#;
+            let workflow = of_nodes(n, |at| if at == 0 { hub.clone() } else { load.to_owned() });
+            Box::new(move || {
+                preflight::growth::paths_checked(black_box(&workflow)).unwrap();
+            })
+        }),
         case(&["paths::check"], "one long name for every loader", 300, |n| {
             let text = format!(r#"{{"class_type": "Text", "inputs": {{"text": "{}"}}}}"#, "a/".repeat(n));
             let load = r#"{"class_type": "ReadAnything", "inputs": {"path": ["0", 0]}}"#;

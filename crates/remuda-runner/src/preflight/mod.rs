@@ -7,6 +7,7 @@
 mod fingerprint;
 #[cfg(test)]
 pub(crate) mod growth;
+mod handed;
 mod loaders;
 mod paths;
 mod placements;

@@ -6,15 +6,16 @@
 //! text that another node makes while the graph runs cannot be seen.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use comfyui::Workflow;
-use comfyui::workflow::{Index, Input, Node};
+use comfyui::workflow::{Input, Node};
 use percent_encoding::percent_decode_str;
 use remuda_core::Placement;
 use serde_json::Value;
 
+use super::handed::{Handed, Hands};
 use super::loaders::{LOADERS, Reads, names_a_place, reads_by_its_name};
 use super::placements::UploadInputs;
 use super::refusal::{Refusal, RefusalKind};
@@ -27,9 +28,6 @@ const LONGEST: usize = 4096;
 /// An object that is longer is not looked into.
 const BULKY: usize = 64 << 10;
 
-/// So many links are followed to find out what a text is.
-const HOPS: usize = 8;
-
 /// Refuses the first name that is not the caller's. `placed` are the inputs that name files of the tenant's own, which
 /// are found by now; `allowed` are folders of the workers' hosts that the operator has opened to everybody.
 pub(super) fn check(
@@ -41,7 +39,8 @@ pub(super) fn check(
     let placed: HashSet<(&str, &str)> =
         placed.iter().map(|file| (file.node_id.as_str(), file.input.as_str())).collect();
     let index = workflow.index();
-    let mut handed = Handed::default();
+    let is_bad = |text: &str, part: bool| is_bad(text, part, allowed);
+    let mut handed = Handed::new(&index, &is_bad);
     for node in index.nodes() {
         let Some(class) = node.class_type() else { continue };
         let listed: Vec<_> = LOADERS.iter().filter(|(known, ..)| *known == class).collect();
@@ -66,7 +65,7 @@ pub(super) fn check(
             if raw.starts_with('{') && raw.len() > BULKY {
                 return Err(refusal(node, &class, &input, raw, "is larger than any name of a file"));
             }
-            for text in texts(&index, &mut handed, &input) {
+            for text in texts(&mut handed, &input) {
                 let wrong = match reads {
                     // No path is as long as that, and one text may be handed to any number of loaders.
                     Some(_) if text.len() > LONGEST => Some("is longer than any name of a file".into()),
@@ -86,7 +85,7 @@ pub(super) fn check(
 
 /// What an input names, as far as the graph tells: its text, the texts within its value, or the text that a node which
 /// only holds one hands to it.
-fn texts(index: &Index<'_>, handed: &mut Handed, input: &Input<'_>) -> Vec<Arc<str>> {
+fn texts(handed: &mut Handed<'_>, input: &Input<'_>) -> Vec<Arc<str>> {
     if let Some(text) = input.text() {
         return vec![Arc::from(text.as_ref())];
     }
@@ -95,51 +94,21 @@ fn texts(index: &Index<'_>, handed: &mut Handed, input: &Input<'_>) -> Vec<Arc<s
         strings(&input.value().unwrap_or_default(), &mut found);
         return found;
     }
-    let Some(link) = input.link() else { return Vec::new() };
-    let mut from: Arc<str> = Arc::from(link.node.as_ref());
-    for _ in 0..HOPS {
-        match handed.over(index, &from) {
-            Hands::Text(text) => return vec![text],
-            Hands::On(further) => from = further,
-            Hands::Unknown => break,
-        }
+    match handed.over(input) {
+        Hands::Text(text) | Hands::Among(text) => vec![text],
+        Hands::Unknown => Vec::new(),
     }
-    Vec::new()
 }
 
-/// What nodes hand on, each looked at once however many inputs are linked to it.
-#[derive(Default)]
-struct Handed(HashMap<Arc<str>, Hands>);
-
-#[derive(Clone)]
-enum Hands {
-    /// The one text that it holds.
-    Text(Arc<str>),
-    /// What another node hands to it.
-    On(Arc<str>),
-    /// What it makes cannot be seen.
-    Unknown,
-}
-
-impl Handed {
-    fn over(&mut self, index: &Index<'_>, id: &Arc<str>) -> Hands {
-        if let Some(known) = self.0.get(id) {
-            return known.clone();
-        }
-        let hands = Self::look(index, id);
-        self.0.insert(Arc::clone(id), hands.clone());
-        hands
+/// Whether a text that is one of several cannot be meant well as the name of a file, or as a part of one.
+fn is_bad(text: &str, part: bool, allowed: &[String]) -> bool {
+    if text.len() > LONGEST || is_web(text) || is_allowed(text, allowed) {
+        return false;
     }
-
-    fn look(index: &Index<'_>, id: &str) -> Hands {
-        let inputs = index.node(id).and_then(|node| node.inputs()).unwrap_or_default();
-        let [one] = inputs.as_slice() else { return Hands::Unknown };
-        match (one.link(), one.text()) {
-            (Some(link), _) => Hands::On(Arc::from(link.node.as_ref())),
-            (None, Some(text)) => Hands::Text(Arc::from(text.as_ref())),
-            (None, None) => Hands::Unknown,
-        }
-    }
+    let (path, kind) = annotation(stripped(text));
+    // What is put behind a folder begins with a slash.
+    let path = if part { path.trim_start_matches(['/', '\\']) } else { path };
+    matches!(kind, Some("output" | "temp")) || trick(path).is_some()
 }
 
 fn strings(value: &Value, found: &mut Vec<Arc<str>>) {
@@ -315,7 +284,9 @@ mod tests {
         let graph = json!({"7": {"class_type": class, "inputs": {input: value, "n": 1}},
             "8": {"class_type": "PrimitiveString", "inputs": {"value": "/etc/passwd"}},
             "9": {"class_type": "Reroute", "inputs": {"": ["8", 0]}},
-            "10": {"class_type": "StringConcatenate", "inputs": {"string_a": "/etc", "string_b": "/passwd"}}});
+            "10": {"class_type": "StringConcatenate", "inputs": {"string_a": "sub", "string_b": "/x.png"}},
+            "11": {"class_type": "PrimitiveString", "inputs": {"value": "../x.png", "control": "fixed"}},
+            "12": {"class_type": "TextSwitch", "inputs": {"a": "x.png", "b": "y.png [output]", "which": 1}}});
         let uploads = UploadInputs::from([("MyLoader".to_owned(), HashSet::from(["what".to_owned()]))]);
         check(&Workflow::parse(graph.to_string()).unwrap(), &uploads, &[], &allowed)
     }
@@ -416,6 +387,8 @@ mod tests {
         assert!(refused("LoadImageSetNode", "images", json!({"__value__": vec!["a.png"; 10_000]})), "bulky");
         assert!(refused("LoadImage", "image", json!(["8", 0])), "a node that only holds a text");
         assert!(refused("LoadImage", "image", json!(["9", 0])), "by way of another");
+        assert!(refused("LoadImage", "image", json!(["11", 0])), "beside another input");
+        assert!(refused("LoadImage", "image", json!(["12", 0])), "one of two");
     }
 
     #[test]

@@ -18,6 +18,10 @@ const SEAL: &str =
 /// Only what was read is replaced.
 const SEAL_AGAIN: &str = "UPDATE remuda.sealed_installation SET cluster_key = $1 WHERE cluster_key = $2";
 
+/// An upgrade of all servers is over by then: what is sealed by one that starts later needs no further look.
+const SETTLE: &str =
+    "UPDATE remuda.sealed_installation SET settled = true WHERE since < now() - interval '1 day'";
+
 impl Inner {
     /// Puts the secrets of claimed tasks back. Only tasks that brought some are looked for; what cannot be read now stays
     /// marked as sealed, because by now the claims are durable.
@@ -66,13 +70,11 @@ pub(super) async fn installation(sessions: &Sessions, mut plain: Installation) -
         match secrets.cluster_key(plain.id, sealed.as_deref())? {
             ClusterKey::Plain => return Ok(plain),
             ClusterKey::Known(key) => {
+                settle(sessions).await?;
                 plain.cluster_key = key;
                 return Ok(plain);
             }
             ClusterKey::Seal(_, envelope) => {
-                if sealed.is_none() {
-                    seal_before(sessions).await?;
-                }
                 let written: Result<()> = attempt!(sessions, seal(sessions, &envelope, sealed.as_deref()));
                 written?;
             }
@@ -98,7 +100,22 @@ async fn seal(sessions: &Sessions, envelope: &[u8], before: Option<&[u8]>) -> Re
     Ok(())
 }
 
-/// Seals what the release before kept in plain text, when the installation gets its first secret key.
+/// Seals what servers of the release before have kept in plain text, also while some of them are still there.
+async fn settle(sessions: &Sessions) -> Result<()> {
+    let settled: Result<bool> = attempt!(sessions, is_settled(sessions));
+    if settled? {
+        return Ok(());
+    }
+    seal_before(sessions).await?;
+    let written: Result<()> = attempt!(sessions, async { sessions.query(SETTLE, &[]).await.map(|_| ()) });
+    written
+}
+
+async fn is_settled(sessions: &Sessions) -> Result<bool, Fault> {
+    let rows = sessions.query("SELECT settled FROM remuda.sealed_installation", &[]).await?;
+    Ok(rows.first().map(|row| get(row, 0)).transpose()?.unwrap_or(false))
+}
+
 async fn seal_before(sessions: &Sessions) -> Result<()> {
     let mut after = Some(Uuid::nil());
     let mut count = 0;
@@ -117,8 +134,10 @@ async fn seal_before(sessions: &Sessions) -> Result<()> {
 /// The next few tasks; the last of them, and how many were sealed.
 async fn seal_some(sessions: &Sessions, after: Uuid) -> Result<(Option<Uuid>, u64), Fault> {
     let transaction = sessions.begin().await?;
+    // A word of every name that is secret (see `remuda_core::secrets`), or an escape in which one could hide.
     let statement = "SELECT i.task, i.extra FROM remuda.task_input i \
-        WHERE i.extra IS NOT NULL AND i.task > $1 ORDER BY i.task LIMIT 500";
+        WHERE i.extra ~* 'key|auth|bearer|cookie|credential|jwt|pass|pwd|secret|token|\\\\u' AND i.task > $1 \
+        ORDER BY i.task LIMIT 500";
     let rows = transaction.query(statement, &[(&after, Type::UUID)]).await?;
     let mut count = 0;
     let mut last = None;

@@ -63,10 +63,13 @@ CREATE TRIGGER secret_of_ended AFTER UPDATE OF finished_at ON remuda.task FOR EA
     WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL) EXECUTE FUNCTION remuda.secret_of_ended();
 
 -- The key between servers, sealed. From now on the one in `installation` is for earlier releases, and for
--- installations without a secret key.
+-- installations without a secret key. Until `settled`, servers of an earlier release may go on writing secrets in plain
+-- text, and every server that starts seals what it finds.
 CREATE TABLE remuda.sealed_installation (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    cluster_key bytea NOT NULL
+    cluster_key bytea NOT NULL,
+    since timestamptz NOT NULL DEFAULT now(),
+    settled boolean NOT NULL DEFAULT false
 );
 
 

@@ -123,28 +123,55 @@ async fn names_at_worker(client: &Client, stage: &Stage) -> Result<Vec<String>> 
     Ok(names)
 }
 
+/// Ways from a node that holds a text to the node `from`, which hands it to a loader.
+fn ways_of(path: &str) -> [(&'static str, Value); 4] {
+    let holder = |value: Value| json!({"class_type": "PrimitiveString", "inputs": {"value": value}});
+    let chain: serde_json::Map<String, Value> = (0..40)
+        .map(|n| {
+            let next = if n == 39 { json!(path) } else { json!([format!("hop{}", n + 1), 0]) };
+            (if n == 0 { "from".to_owned() } else { format!("hop{n}") }, holder(next))
+        })
+        .collect();
+    let multiline = json!({"class_type": "PrimitiveStringMultiline", "inputs": {"value": path}});
+    let beside = json!({"class_type": "PrimitiveString", "inputs": {"value": path, "control": "fixed"}});
+    [
+        ("a text", json!({"from": holder(json!(path))})),
+        ("a text of several lines", json!({"from": multiline})),
+        ("a text beside another", json!({"from": beside})),
+        ("a text 40 links away", Value::Object(chain)),
+    ]
+}
+
 /// A name that a loader gets from a node which only holds it.
 pub(crate) async fn linked(stage: Stage) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
     let theirs = names_at_worker(&client, &stage).await?;
     anyhow::ensure!(!theirs.is_empty(), "the worker keeps no file of the second tenant");
     let paths = ["../../x", "/etc/passwd", "x.png [output]", "remuda/x.png"].map(str::to_owned);
+    let graph_of = |nodes: &Value| {
+        let mut graph = loading("LoadImage", "image", &json!(["from", 0]));
+        for (id, node) in nodes.as_object().into_iter().flatten() {
+            graph[id] = node.clone();
+        }
+        graph
+    };
     let mut wrong = Vec::new();
+    // A plain name is taken: whatever is refused below is refused for what it names.
+    for (how, nodes) in ways_of("example.png") {
+        let body = json!({"payload": graph_of(&nodes), "not_before": "2999-01-01T00:00:00Z"}).to_string();
+        let answer = client.post("/api/v1/tasks", &stage.keys.mallory, body).await?;
+        if !answer.is_success() {
+            wrong.push(format!("a plain name from {how} is refused: {}", answer.text()));
+        }
+    }
     for path in paths.into_iter().chain(theirs.into_iter().take(4)) {
-        for holder in ["PrimitiveString", "PrimitiveStringMultiline"] {
-            for (hops, linked) in [["9", "9"], ["8", "9"]].into_iter().enumerate() {
-                let mut graph = loading("LoadImage", "image", &json!([linked[0], 0]));
-                graph["8"] = json!({"class_type": holder, "inputs": {"value": [linked[1], 0]}});
-                graph["9"] = json!({"class_type": holder, "inputs": {"value": path}});
-                let ways =
-                    [("/api/v1/tasks", json!({"payload": graph})), ("/prompt", json!({"prompt": graph}))];
-                for (route, body) in ways {
-                    let answer = client.post(route, &stage.keys.mallory, body.to_string()).await?;
-                    if answer.is_success() || answer.status >= 500 {
-                        let links = hops + 1;
-                        let said = answer.status;
-                        wrong.push(format!("{route}: {path:?} from {holder} over {links} links: {said}"));
-                    }
+        for (how, nodes) in ways_of(&path) {
+            let graph = graph_of(&nodes);
+            let ways = [("/api/v1/tasks", json!({"payload": graph})), ("/prompt", json!({"prompt": graph}))];
+            for (route, body) in ways {
+                let answer = client.post(route, &stage.keys.mallory, body.to_string()).await?;
+                if answer.is_success() || answer.status >= 500 {
+                    wrong.push(format!("{route} takes {path:?} from {how}: {}", answer.status));
                 }
             }
         }

@@ -16,12 +16,20 @@ const HELD_BACK: Duration = Duration::from_millis(400);
 /// Where an honest guest asks from, by way of the same proxy.
 const HONEST: &str = "192.0.2.33";
 
-/// The proxy writes one header, and passes the other on as it came.
-fn headers(standard: bool, n: usize) -> [(&'static str, String); 2] {
-    let (usual, other) = (TRUE.to_owned(), format!("{FEIGNED}{}", n % 250));
-    match standard {
-        true => [("x-forwarded-for", other), ("forwarded", format!("for={usual}"))],
-        false => [("x-forwarded-for", usual), ("forwarded", format!("for={other}"))],
+/// Where the stranger writes its feigned address.
+const WAYS: [&str; 3] = [
+    "the beginning of X-Forwarded-For",
+    "X-Forwarded-For beside Forwarded",
+    "Forwarded beside X-Forwarded-For",
+];
+
+/// The proxy adds to one header, and passes the other on as it came.
+fn headers(way: usize, n: usize) -> Vec<(&'static str, String)> {
+    let feigned = format!("{FEIGNED}{}", n % 250);
+    match way {
+        0 => vec![("x-forwarded-for", format!("{feigned}, {TRUE}"))],
+        1 => vec![("x-forwarded-for", feigned), ("forwarded", format!("for={TRUE}"))],
+        _ => vec![("x-forwarded-for", TRUE.to_owned()), ("forwarded", format!("for={feigned}"))],
     }
 }
 
@@ -32,11 +40,11 @@ pub(crate) async fn feigned(stage: Stage) -> Result<Vec<String>> {
         .timeout(Duration::from_secs(30))
         .build()?;
     let mut wrong = Vec::new();
-    for standard in [true, false] {
+    for (way, place) in WAYS.into_iter().enumerate() {
         let mut slowed = false;
         for n in 0..100 {
             let mut guess = http.get(stage.url("/api/v1/tasks")).bearer_auth(format!("rmd_{n:064}"));
-            for (name, value) in headers(standard, n) {
+            for (name, value) in headers(way, n) {
                 guess = guess.header(name, value);
             }
             let began = Instant::now();
@@ -47,8 +55,7 @@ pub(crate) async fn feigned(stage: Stage) -> Result<Vec<String>> {
             }
         }
         if !slowed {
-            let which = if standard { "X-Forwarded-For" } else { "Forwarded" };
-            wrong.push(format!("100 keys were tried under addresses that the guesser wrote into {which}"));
+            wrong.push(format!("100 keys were tried under addresses that the guesser wrote into {place}"));
         }
     }
     if std::fs::read_to_string(&stage.log)?.contains(FEIGNED) {

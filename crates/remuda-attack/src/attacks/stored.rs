@@ -13,17 +13,39 @@ const LATER: &str = "2999-01-01T00:00:00Z";
 /// How many requests fill the store at the same time.
 const FILLING: usize = 16;
 
-/// A task of 30 MB, ended by its own tenant.
-async fn ended(client: &Client, key: &str) -> Result<String> {
+/// A graph of 30 MB that costs its worker nothing.
+fn heavy() -> Value {
     let mut graph = crate::probe::graph(1);
     graph["2"]["_meta"] = json!({"title": "t".repeat(30 << 20)});
-    // For no worker: what a render of it takes is another question.
-    let body = json!({"payload": graph, "not_before": LATER, "labels": ["nobody"]});
+    graph
+}
+
+/// A task of 30 MB, ended by its own tenant.
+async fn ended(client: &Client, key: &str) -> Result<String> {
+    // For no worker: what a render of it takes is another attack.
+    let body = json!({"payload": heavy(), "not_before": LATER, "labels": ["nobody"]});
     let task = client.task(key, &body).await?;
     let request = client.request(Method::DELETE, &format!("/api/v1/tasks/{task}"), key);
     let answer = client.send(request).await?;
     anyhow::ensure!(answer.is_success(), "a task cannot be cancelled: {} {}", answer.status, answer.text());
     Ok(task)
+}
+
+/// One after the other, so that each is taken: together they wait for the same worker.
+pub(crate) async fn renders(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let body = bytes::Bytes::from(json!({"payload": heavy()}).to_string());
+    let mut wrong = Vec::new();
+    for _ in 0..8 {
+        let request = client.request(Method::POST, "/api/v1/tasks", &stage.keys.mallory);
+        let request = request.header("content-type", "application/json").body(body.clone());
+        let answer = client.send(request).await?;
+        if answer.status >= 500 && answer.status != 503 {
+            wrong.push(format!("a task of 30 MB is answered {} {}", answer.status, answer.text()));
+        }
+    }
+    wrong.dedup();
+    Ok(wrong)
 }
 
 pub(crate) async fn retries(stage: Stage) -> Result<Vec<String>> {

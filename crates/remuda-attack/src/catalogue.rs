@@ -85,7 +85,7 @@ attacks! {
     "slow-readers-task" Load Plain true memory::task, "a task of 30 MB, asked for and not read, 40 times";
     "slow-readers-history" Load Plain false memory::history, "a long history, asked for and not read";
     "slow-readers-object-info" Load Plain false memory::object_info, "object_info, asked for and not read, 500 times";
-    "slow-readers-list" Load Plain false stored::list, "500 tasks with 64 KiB of metadata each, listed and not read, 60 times";
+    "slow-readers-list" Load Plain false stored::list, "500 tasks with 64 KiB of metadata each, listed and not read, 150 times";
     "slow-readers-documents" Load Plain false stored::documents, "4,000 documents in deep folders, listed and not read, 80 times";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";

@@ -86,7 +86,7 @@ pub(crate) async fn list(stage: Stage) -> Result<Vec<String>> {
     let taken = made.iter().filter(|task| task.is_ok()).count();
     // A limit on waiting tasks would be fine; nothing at all would make the attack worthless.
     made.into_iter().find(|task| taken == 0 && task.is_err()).transpose()?;
-    unread(&stage, "/api/v1/tasks?limit=500", 60).await?;
+    unread(&stage, "/api/v1/tasks?limit=500", 150).await?;
     Ok(Vec::new())
 }
 

@@ -95,15 +95,15 @@ pub(crate) async fn prompt(stage: Stage) -> Result<Vec<String>> {
     let (graph, many) = (graph(), values(LARGE));
     let beside = |rest: String| Asked::new("/prompt", format!(r#"{{"prompt":{graph},{rest}}}"#));
     let mut all = vec![
-        beside(format!(r#""unknown":{many}"#)),
-        beside(format!(r#""extra_data":{{"any":{many}}}"#)),
+        beside(format!(r#""partial_execution_targets":{many}"#)),
+        beside(format!(r#""number":{many}"#)),
+        beside(format!(r#""client_id":{many}"#)),
         beside(format!(r#""extra_data":{{"auth":{many}}}"#)),
         beside(format!(r#""extra_data":{{"extra_pnginfo":{{"workflow":{{"a":{many}}}}}}}"#)),
-        beside(format!(r#""partial_execution_targets":{many}"#)),
-        beside(format!(r#""client_id":{many},"prompt_id":1,"number":2"#)),
+        beside(format!(r#""unknown":{many}"#)),
         Asked::new("/prompt", many.clone()),
     ];
-    all.push(Asked::new("/prompt_sync", all[1].body.clone()));
+    all.push(Asked::new("/prompt_sync", all[4].body.clone()));
     Ok(Guest::new(&stage, &stage.keys.mallory)?.ask_all(&all, stage.while_it_lasts()).await)
 }
 

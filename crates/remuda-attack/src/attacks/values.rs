@@ -101,7 +101,7 @@ pub(crate) async fn prompt(stage: Stage) -> Result<Vec<String>> {
         beside(format!(r#""extra_data":{{"auth":{many}}}"#)),
         beside(format!(r#""extra_data":{{"extra_pnginfo":{{"workflow":{{"a":{many}}}}}}}"#)),
         beside(format!(r#""unknown":{many}"#)),
-        Asked::new("/prompt", many.clone()),
+        Asked::new("/prompt", many),
     ];
     all.push(Asked::new("/prompt_sync", all[4].body.clone()));
     Ok(Guest::new(&stage, &stage.keys.mallory)?.ask_all(&all, stage.while_it_lasts()).await)

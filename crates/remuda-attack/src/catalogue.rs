@@ -1,6 +1,9 @@
 //! Every attack by its name.
 
-use crate::attacks::{answers, graphs, memory, names, pages, secrets, share, workers};
+use crate::attacks::{
+    answers, deliveries, descriptions, graphs, memory, names, pages, proxies, secrets, share, stored, values,
+    workers,
+};
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
 use futures_util::future::BoxFuture;
@@ -82,6 +85,18 @@ attacks! {
     "slow-readers-task" Load Plain true memory::task, "a task of 30 MB, asked for and not read, 40 times";
     "slow-readers-history" Load Plain false memory::history, "a long history, asked for and not read";
     "slow-readers-object-info" Load Plain false memory::object_info, "object_info, asked for and not read, 500 times";
+    "slow-readers-list" Load Plain false stored::list, "500 tasks with 64 KiB of metadata each, listed and not read, 150 times";
+    "slow-readers-documents" Load Plain false stored::documents, "4,000 documents in deep folders, listed and not read, 80 times";
+    "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
+    "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
+    "values-prompt" Load Plain false values::prompt, "31 MB of tiny values beside the graph of a prompt";
+    "values-task" Load Plain false values::task, "31 MB of tiny values in the metadata, the fields and the nodes of a task";
+    "values-controls" Load Plain false values::controls, "tiny values to /queue, /history, /interrupt, /free, /settings and jobs";
+    "values-sockets" Load Plain false values::sockets, "websockets that say many tiny values, in messages of up to 16 MB";
+    "values-worker" Load Plain false values::worker, "tiny values in everything that a key of the scope worker can say";
+    "values-frames" Load Plain false values::live_frames, "32 MB of small live frames, and of frames with many values";
+    "descriptions-many" Load Plain false descriptions::many, "a worker key with 130 small object_infos, to be read before the true ones";
+    "descriptions-large" Load Plain false descriptions::huge, "a worker key with object_infos of 8 MiB and many values, without end";
     "stalled-bodies" Load Plain true share::stalled_bodies, "200 tasks whose bodies do not come";
     "stalled-uploads" Load Plain true share::stalled_uploads, "200 uploads whose bodies do not come";
     "stalled-prompts" Load Plain false share::stalled_prompts, "200 prompts whose bodies do not come";
@@ -107,8 +122,10 @@ attacks! {
     "worker-key-name" Check Sidecar true workers::same_name, "registers a worker under another's name";
     "worker-key-gateway" Check Plain true workers::gateway, "registers an address under the gateway's own id, to be fetched";
     "worker-key-delivery" Check Sidecar true workers::delivery, "delivers files with .. in their names";
+    "worker-key-forget" Check Sidecar true deliveries::forgotten, "names another's lease, so that its deliveries count no more";
     "worker-key-hoard" Check Plain false workers::hoard, "registers workers and object_info without end";
     "loader-names" Check Plain true names::loaders, "LoadImage with paths of the host and of other tenants";
+    "linked-names" Check Plain true names::linked, "the same names, by way of a node that only holds a text";
     "long-names" Check Page true names::long, "names of 5,000 characters in every place";
     "symlinks" Check Page true names::links, "links that leave the folder, and dotfiles";
     "traversal" Check Page true names::traversal, "every spelling of .. on every route with a path";
@@ -121,8 +138,11 @@ attacks! {
     "revoked-key" Check Plain true secrets::revoked, "streams, sockets and held requests of a revoked key";
     "permissions" Check Plain true secrets::permissions, "other users of the machine read the data directory";
     "secrets-at-rest" Check Plain true secrets::at_rest, "a paid key, looked for in every file of the data directory";
+    "secrets-nested" Check Plain true secrets::nested, "keys deep inside extra_data and under other names, looked for in files and answers";
     "workers-endpoint" Check Plain true secrets::endpoints, "addresses of workers, asked for without the scope admin";
     "scopes" Check Plain true secrets::scopes, "every key on every route that it has no scope for";
+    "descriptions-forged" Check Plain true descriptions::forge, "a worker key that describes the nodes of the installation anew";
+    "forwarded" Check Proxied true proxies::feigned, "addresses that a guesser writes itself, passed on by a trusted proxy";
 }
 
 impl Attack {

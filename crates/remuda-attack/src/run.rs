@@ -151,7 +151,8 @@ async fn aftermath(
         }
     }
     // In the short form only those start again of which something is stored that is computed on.
-    let again = !options.quick || attack.kind == Kind::Killed || attack.name.starts_with("graph");
+    let computed = ["graph", "descriptions"].iter().any(|name| attack.name.starts_with(name));
+    let again = !options.quick || attack.kind == Kind::Killed || computed;
     if !again {
         probe.cancel_all(&world.stage.keys.mallory).await;
         if let Err(why) = probe.renders(options.turn).await {

@@ -20,6 +20,8 @@ pub enum Setup {
     Insecure,
     /// As `Plain`, with a web page from a folder.
     Page,
+    /// As `Plain`, and the attacker's address is that of a trusted proxy.
+    Proxied,
 }
 
 /// Keys of everybody; empty where the server has none.

@@ -19,6 +19,9 @@ const LOGGED: &str = r#"ulimit -n "$(ulimit -Hn)"; log=$1; shift; exec "$@" >>"$
 /// How often the memory of the server is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What has no flag: a server that ends soon, and a bound on the outputs of a task that can be reached in a moment.
+const SETTINGS: [(&str, &str); 2] = [("REMUDA_DRAIN", "1s"), ("REMUDA_MAX_OUTPUT_TOTAL", "48MiB")];
+
 /// The installation.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -53,7 +56,7 @@ impl World {
             _ => None,
         };
         let arguments = arguments(setup, &address, &data, &sim, port, page.as_deref());
-        let server = launch(&options.remuda, arguments.clone(), &log, &[("REMUDA_DRAIN", "1s")])?;
+        let server = launch(&options.remuda, arguments.clone(), &log, &SETTINGS)?;
         let memory = Memory::watch(server.id(), options.cap);
         let stage = Stage {
             server: address,
@@ -182,8 +185,7 @@ impl World {
 
     /// Starts the server again on what it has stored, and waits until it is ready.
     pub(crate) async fn start_again(&mut self) -> Result<(), String> {
-        let started =
-            launch(&self.stage.remuda, self.arguments.clone(), &self.stage.log, &[("REMUDA_DRAIN", "1s")]);
+        let started = launch(&self.stage.remuda, self.arguments.clone(), &self.stage.log, &SETTINGS);
         self.server = started.map_err(|error| format!("{error:#}"))?;
         self.memory = Memory::watch(self.server.id(), self.cap);
         self.ready().await
@@ -224,12 +226,13 @@ fn arguments(
 ) -> Vec<String> {
     let mut words = vec!["serve", "--listen", address, "--max-output-size", "32MiB"];
     let (sim, hostile) = (format!("http://{sim}"), format!("http://127.0.0.1:{port} hostile"));
-    let data = data.display().to_string();
+    let (data, proxy) = (data.display().to_string(), crate::raw::FROM.to_string());
     words.extend(["--data", &data]);
     match setup {
         Setup::Plain | Setup::Open | Setup::Page => words.extend(["--comfyui", &sim]),
         Setup::Hostile => words.extend(["--comfyui", &sim, "--comfyui", &hostile]),
         Setup::Insecure => words.extend(["--comfyui", &sim, "--insecure", "--cors-origin", "*"]),
+        Setup::Proxied => words.extend(["--comfyui", &sim, "--trusted-proxy", &proxy]),
         Setup::Sidecar => {}
     }
     let page = page.map(|folder| folder.display().to_string());

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 /// Asks for this so many times over connections that nobody reads, and holds them.
-async fn unread(stage: &Stage, path: &str, times: usize) -> Result<()> {
+pub(super) async fn unread(stage: &Stage, path: &str, times: usize) -> Result<()> {
     let head = head("GET", path, &stage.server, &stage.keys.mallory, &[]);
     let mut held: Vec<TcpStream> = Vec::new();
     for _ in 0..times {

@@ -99,6 +99,87 @@ pub(crate) async fn loaders(stage: Stage) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
+/// What files of the second tenant are called at the worker, after it had one rendered.
+async fn names_at_worker(client: &Client, stage: &Stage) -> Result<Vec<String>> {
+    client.upload("/upload/image", &stage.keys.bob, &[], "linked.png", pictures::plain()?).await?;
+    let picture = json!({"prompt": loading("LoadImage", "image", &json!("linked.png"))}).to_string();
+    let answer = client.post("/prompt_sync", &stage.keys.bob, picture).await?;
+    anyhow::ensure!(answer.is_success(), "bob's own upload is not rendered: {}", answer.text());
+    let folder = stage.data.with_file_name("comfyui").join("input");
+    let mut names = Vec::new();
+    let mut folders = vec![folder.clone()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next)?.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(name) = path.strip_prefix(&folder)
+                && name.components().count() > 1
+            {
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Ways from a node that holds a text to the node `from`, which hands it to a loader.
+fn ways_of(path: &str) -> [(&'static str, Value); 4] {
+    let holder = |value: Value| json!({"class_type": "PrimitiveString", "inputs": {"value": value}});
+    let chain: serde_json::Map<String, Value> = (0..40)
+        .map(|n| {
+            let next = if n == 39 { json!(path) } else { json!([format!("hop{}", n + 1), 0]) };
+            (if n == 0 { "from".to_owned() } else { format!("hop{n}") }, holder(next))
+        })
+        .collect();
+    let multiline = json!({"class_type": "PrimitiveStringMultiline", "inputs": {"value": path}});
+    let beside = json!({"class_type": "PrimitiveString", "inputs": {"value": path, "control": "fixed"}});
+    [
+        ("a text", json!({"from": holder(json!(path))})),
+        ("a text of several lines", json!({"from": multiline})),
+        ("a text beside another", json!({"from": beside})),
+        ("a text 40 links away", Value::Object(chain)),
+    ]
+}
+
+/// A name that a loader gets from a node which only holds it.
+pub(crate) async fn linked(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let theirs = names_at_worker(&client, &stage).await?;
+    anyhow::ensure!(!theirs.is_empty(), "the worker keeps no file of the second tenant");
+    let paths = ["../../x", "/etc/passwd", "x.png [output]", "remuda/x.png"].map(str::to_owned);
+    let graph_of = |nodes: &Value| {
+        let mut graph = loading("LoadImage", "image", &json!(["from", 0]));
+        for (id, node) in nodes.as_object().into_iter().flatten() {
+            graph[id] = node.clone();
+        }
+        graph
+    };
+    let mut wrong = Vec::new();
+    // A plain name is taken: whatever is refused below is refused for what it names.
+    for (how, nodes) in ways_of("example.png") {
+        let body = json!({"payload": graph_of(&nodes), "not_before": "2999-01-01T00:00:00Z"}).to_string();
+        let answer = client.post("/api/v1/tasks", &stage.keys.mallory, body).await?;
+        if !answer.is_success() {
+            wrong.push(format!("a plain name from {how} is refused: {}", answer.text()));
+        }
+    }
+    for path in paths.into_iter().chain(theirs.into_iter().take(4)) {
+        for (how, nodes) in ways_of(&path) {
+            let graph = graph_of(&nodes);
+            let ways = [("/api/v1/tasks", json!({"payload": graph})), ("/prompt", json!({"prompt": graph}))];
+            for (route, body) in ways {
+                let answer = client.post(route, &stage.keys.mallory, body.to_string()).await?;
+                if answer.is_success() || answer.status >= 500 {
+                    wrong.push(format!("{route} takes {path:?} from {how}: {}", answer.status));
+                }
+            }
+        }
+    }
+    wrong.truncate(6);
+    Ok(wrong)
+}
+
 pub(crate) async fn long(stage: Stage) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
     let long = "n".repeat(5_000);

@@ -214,6 +214,63 @@ pub(crate) async fn at_rest(stage: Stage) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
+/// Keys that are not where ComfyUI expects them, or under names that only resemble those that it knows.
+pub(crate) async fn nested(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let key = &stage.keys.mallory;
+    let planted = |n: usize| format!("comfyui-NESTED-PAID-KEY-{n}-41c7ab");
+    let extra = json!({
+        "auth": {"api_key_comfy_org": planted(0)},
+        "nodes": {"openai": [{"options": {"my_api_key": planted(1)}}]},
+        "auth_token_x": planted(2),
+        "my_api_key": planted(3),
+        "Authorization": format!("Bearer {}", planted(4)),
+        "openaiApiKey": planted(5),
+        "list": [{"password": planted(6)}, {"client_secret": [planted(7)]}],
+    });
+    let graph = json!({
+        "1": {"class_type": "RigProgress", "inputs":
+            {"steps": 4, "step_ms": 250, "preview": "none", "preview_size": 16, "seed": 77}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    });
+    let body = json!({"prompt": graph, "extra_data": extra}).to_string();
+    let answer = client.post("/prompt", key, body).await?;
+    anyhow::ensure!(answer.is_success(), "a prompt with keys is refused: {}", answer.text());
+    let id = answer.json()["prompt_id"].as_str().context("a prompt without an id")?.to_owned();
+    let mut wrong = Vec::new();
+    for when in ["while it waits or runs", "after its end"] {
+        let tasks = client.get("/api/v1/tasks?limit=5", key).await?.json();
+        let tasks = tasks["tasks"].as_array().cloned().unwrap_or_default();
+        let mut paths = vec!["/history".to_owned(), "/queue".to_owned(), "/api/jobs".to_owned()];
+        paths.extend([format!("/history/{id}"), format!("/api/jobs/{id}"), "/api/v1/tasks".to_owned()]);
+        paths.extend(tasks.iter().filter_map(|task| Some(format!("/api/v1/tasks/{}", task["id"].as_str()?))));
+        let mut shown = Vec::new();
+        for path in paths {
+            for key in [key, &stage.keys.admin] {
+                let body = client.get(&path, key).await?.body;
+                shown.push((path.clone(), String::from_utf8_lossy(&body).into_owned()));
+            }
+        }
+        shown.push(("the log".to_owned(), std::fs::read_to_string(&stage.log)?));
+        for secret in (0..8).map(planted) {
+            // The database, what it has not yet merged (-wal), and everything else that was written.
+            if let Some(file) = holds(&stage.data, secret.as_bytes()) {
+                wrong.push(format!("{when} {secret} is readable in {file}"));
+            }
+            let found = shown.iter().find(|(_, text)| text.contains(&secret));
+            if let Some((place, _)) = found {
+                wrong.push(format!("{when} {secret} is shown by {place}"));
+            }
+        }
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while client.get(&format!("/history/{id}"), key).await?.json().get(&id).is_none() {
+            anyhow::ensure!(Instant::now() < deadline, "the prompt does not end");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(wrong)
+}
+
 /// A file below the folder that contains these bytes.
 fn holds(folder: &Path, bytes: &[u8]) -> Option<String> {
     for entry in std::fs::read_dir(folder).ok()?.flatten() {

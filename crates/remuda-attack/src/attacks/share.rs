@@ -143,7 +143,7 @@ pub(crate) async fn unread_downloads(stage: Stage) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-const HANDSHAKE: [(&str, &str); 4] = [
+pub(super) const HANDSHAKE: [(&str, &str); 4] = [
     ("Upgrade", "websocket"),
     ("Connection", "Upgrade"),
     ("Sec-WebSocket-Version", "13"),

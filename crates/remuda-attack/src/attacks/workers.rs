@@ -11,19 +11,19 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
 /// Fences are small numbers: whoever may try them all has them.
-const FENCES: std::ops::RangeInclusive<i64> = 0..=20;
-const SOMEBODY: &str = "5a5a5a5a-0000-4000-8000-000000000001";
+pub(super) const FENCES: std::ops::RangeInclusive<i64> = 0..=20;
+pub(super) const SOMEBODY: &str = "5a5a5a5a-0000-4000-8000-000000000001";
 /// How long something may take to begin.
 const BEGIN: Duration = Duration::from_secs(30);
 
 /// The attacker with a key of the scope worker.
-struct Thief {
-    client: Client,
+pub(super) struct Thief {
+    pub(super) client: Client,
     stage: Stage,
 }
 
 impl Thief {
-    fn new(stage: &Stage) -> Result<Thief> {
+    pub(super) fn new(stage: &Stage) -> Result<Thief> {
         Ok(Thief { client: Client::new(stage)?, stage: stage.clone() })
     }
 
@@ -32,7 +32,13 @@ impl Thief {
         [Some(SOMEBODY.to_owned()), self.stage.sidecar_owner.clone()].into_iter().flatten().collect()
     }
 
-    async fn ask(&self, owner: &str, method: Method, path: &str, body: Option<Value>) -> Result<Answer> {
+    pub(super) async fn ask(
+        &self,
+        owner: &str,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<Answer> {
         let path = format!("/api/v1/worker/{path}");
         let request =
             self.client.request(method, &path, &self.stage.keys.worker).header("remuda-owner", owner);
@@ -426,7 +432,7 @@ pub(crate) async fn hoard(stage: Stage) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-fn sha256(bytes: &[u8]) -> String {
+pub(super) fn sha256(bytes: &[u8]) -> String {
     use sha2::{Digest, Sha256};
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -61,7 +61,7 @@ fn table() -> Vec<Case> {
                 preflight::growth::paths_checked(black_box(&workflow)).unwrap();
             })
         }),
-        case(&["paths::check"], "every loader linked to a chain of as many nodes", 300, |n| {
+        case(&["paths::check", "Handed::new"], "every loader linked to a chain of as many nodes", 300, |n| {
             let on =
                 |at: usize| format!(r#"{{"class_type": "Reroute", "inputs": {{"": ["{}", 0]}}}}"#, at + 1);
             let load = |at: usize| {

@@ -48,6 +48,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// A task without its input.
     async fn task(&self, id: TaskId) -> Result<Option<Task>>;
 
+    /// How many bytes [`Store::input`] would read, found out without reading them.
+    async fn input_size(&self, id: TaskId) -> Result<Option<u64>>;
+
     /// What a task runs.
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>>;
 

@@ -18,7 +18,7 @@ const TYPES: &[&str] =
     &["Workflow", "ObjectInfo", "Outputs", "NodeOutput", "HistoryEntry", "Index", "Report", "Description"];
 
 /// Types whose methods only hold such a thing, or ask a server for it; what reads it is in a table.
-const HOLDERS: &[&str] = &["Client", "PromptRequest", "Shared"];
+const HOLDERS: &[&str] = &["Client", "PromptRequest", "Readings", "Shared"];
 
 pub(super) fn check(repository: &Repository) -> Findings {
     let mut table = BTreeSet::new();

@@ -71,12 +71,13 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         return answer_before(state, task, preferred_wait(headers)).await?.answer(state, Vec::new());
     }
     let permit = state.permits.submission().await?;
+    // It takes the room that the body of a submission takes, until the permit ends, and has it before it is read.
+    let size = state.store.input_size(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
+    if let Some(visit) = Visit::current() {
+        visit.expect(size).await?;
+    }
     let reading = state.permits.read().await?;
     let input = state.store.input(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
-    // It takes the room that the body of a submission takes, until the permit ends.
-    if let Some(visit) = Visit::current() {
-        visit.read(size_of(&input)).await?;
-    }
     drop(reading);
     if let Some(name) = input.extra.as_ref().and_then(|extra| extra.sealed.first()) {
         let error = format!(
@@ -125,10 +126,4 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         idempotency,
     };
     take_in(state, new, preferred_wait(headers), Some(permit)).await?.answer(state, cleared.warnings)
-}
-
-/// How many bytes of JSON an input has.
-fn size_of(input: &TaskInput) -> usize {
-    let extra = input.extra.as_ref().and_then(|extra| extra.extra_data.as_ref());
-    input.workflow.get().len() + extra.map_or(0, |extra| extra.get().len())
 }

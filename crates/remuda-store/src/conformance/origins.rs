@@ -77,6 +77,9 @@ pub async fn where_a_task_came_from_is_kept(fixture: impl Fixture) {
     assert_eq!(task.origin.as_ref(), Some(&origin));
     assert_eq!(world.task(task.id).await, task);
     assert_eq!(world.store.input(task.id).await.expect("it answers").as_ref(), Some(&input));
+    let size = world.store.input_size(task.id).await.expect("it answers").expect("it is there");
+    let text = input.workflow.get().len() as u64;
+    assert!((text..text + 1_000).contains(&size), "{size}");
     let again = world.store.submit(NewTask { id: TaskId::new(), ..new }).await.expect("it answers");
     assert_eq!(again, Submitted::Before(task.clone()));
     // One with nothing beside it, and an ordinary one that has something.

@@ -113,6 +113,11 @@ impl Store for PostgresStore {
         self.inner.task(id).await
     }
 
+    async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.input_size(id).await
+    }
+
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
         let _turn = self.inner.turn().await?;
         self.inner.input(id).await

@@ -67,6 +67,17 @@ impl Inner {
         attempt!(self.sessions, read())
     }
 
+    pub(super) async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
+        let read = async || {
+            let statement = "SELECT octet_length(placements::text)::bigint + octet_length(workflow) + \
+                coalesce(octet_length(extra), 0) FROM remuda.task_input WHERE task = $1";
+            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
+            let size: Option<i64> = rows.first().map(|row| get(row, 0)).transpose()?;
+            Ok(size.map(|size| u64::try_from(size).unwrap_or(0)))
+        };
+        attempt!(self.sessions, read())
+    }
+
     pub(super) async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
         let read = async || {
             let statement =

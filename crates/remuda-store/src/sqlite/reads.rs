@@ -77,6 +77,15 @@ pub(super) fn look_up(db: &Connection, lookup: &Lookup) -> Outcome<Option<(Task,
     Ok(Some((task, input)))
 }
 
+pub(super) fn input_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
+    let Some(no) = number(db, id)? else {
+        return Ok(None);
+    };
+    let sql = "SELECT coalesce(octet_length(placements), 0) + octet_length(workflow) + \
+               coalesce(octet_length(extra), 0) FROM input WHERE no = ?";
+    one(db, sql, (no,), |row| Ok(u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0)))
+}
+
 pub(super) fn input(db: &Connection, id: TaskId) -> Outcome<Option<TaskInput>> {
     let Some(no) = number(db, id)? else {
         return Ok(None);

@@ -231,6 +231,10 @@ impl Store for SqliteStore {
         self.look(move |db| reads::task(db, id)).await
     }
 
+    async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
+        self.look(move |db| reads::input_size(db, id)).await
+    }
+
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
         self.look(move |db| reads::input(db, id)).await
     }

@@ -111,3 +111,12 @@ END
 $$;
 CREATE TRIGGER document_counted AFTER INSERT OR UPDATE OF bytes OR DELETE ON remuda.document
     FOR EACH ROW EXECUTE FUNCTION remuda.count_document();
+-- In the order in which this release locks: the release before writes the document first.
+CREATE FUNCTION remuda.lock_documents() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM remuda.document_total WHERE tenant = NEW.tenant FOR UPDATE;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER document_locked BEFORE INSERT ON remuda.document
+    FOR EACH ROW EXECUTE FUNCTION remuda.lock_documents();

@@ -277,8 +277,11 @@ async fn the_release_before_works_on_the_new_schema_and_the_present_one_goes_on(
 
     let store = PostgresStore::connect(&url, options(&keys)).await.expect("it opens");
     let left = Left { ended: first.id, cancelled: second.id, waits, runs };
-    check(&store, &left, async || former.secrets().await).await;
+    check(&store, &left, true, async || former.secrets().await).await;
     let plain = format!("SELECT count(*) FROM remuda.task_input WHERE strpos(extra, '{SECRET}') > 0");
+    assert_eq!(former.ask(&plain).await, 2, "those that had not ended when it started");
+    store.close().await;
+    let store = PostgresStore::connect(&url, options(&keys)).await.expect("it opens");
     assert_eq!(former.ask(&plain).await, 0, "in plain text");
     store.close().await;
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use comfyui::{Cancelled, Event, GaveUp, OldInterrupt, Outcome, Raw, Watch, Workflow};
 use remuda_core::transition::Ending;
 use remuda_core::{FailureClass, Timestamp};
+use remuda_pool::Work;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step};
@@ -26,9 +28,15 @@ const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 impl Attempt {
     /// Follows the prompt to its end, unless it must be stopped, given back or left.
     pub(super) async fn follow(&mut self, ready: &Ready, mut watch: Watch) -> Step<Outcome> {
+        // From here on nobody needs the graph. It may be large, and a render long.
+        let graph = std::mem::replace(&mut self.claim.input.workflow, RawValue::NULL.to_owned());
+        self.claim.input.extra = None;
+        let bytes = graph.get().len();
+        let count = move || Workflow::from_raw(graph).map_or(1, |graph| graph.nodes().len());
         let task = &self.claim.task;
-        let nodes =
-            Workflow::from_raw(self.claim.input.workflow.clone()).map_or(1, |graph| graph.nodes().len());
+        let work = Work::new("counting nodes", task.tenant.as_str(), bytes).of_task(task.id.0).patient();
+        // Only the progress needs it: no reason to leave a prompt alone that is at ComfyUI.
+        let nodes = self.worker.shared.options.pool.run(work, count).await.unwrap_or(1);
         let mut meter = Meter::new(task.id, self.claim.lease.attempt, nodes);
         let deadline = task.deadline.map(moment);
         let timeout = Duration::from_secs(task.timeout_s.max(1).unsigned_abs().into());

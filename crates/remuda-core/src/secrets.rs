@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// Words that make a name secret wherever they stand in it.
-const WORDS: [&str; 14] = [
+const WORDS: [&str; 16] = [
     "apikey",
     "auth",
     "authorization",
@@ -19,6 +19,8 @@ const WORDS: [&str; 14] = [
     "credential",
     "credentials",
     "jwt",
+    "oauth",
+    "passcode",
     "passphrase",
     "passwd",
     "password",
@@ -183,6 +185,13 @@ fn words(name: &str) -> Vec<String> {
     if !word.is_empty() {
         words.push(word);
     }
+    // `token2` is another token.
+    for word in &mut words {
+        let bare = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        if !bare.is_empty() {
+            word.truncate(bare.len());
+        }
+    }
     words
 }
 
@@ -301,6 +310,10 @@ mod tests {
             "x-auth",
             "aws.access.key",
             "private_key",
+            "OAuth",
+            "apitoken1",
+            "password2",
+            "passcode",
         ] {
             assert!(is_secret(name), "{name}");
         }

@@ -81,6 +81,25 @@ fn table() -> Vec<Case> {
                 preflight::growth::paths_checked(black_box(&workflow)).unwrap();
             })
         }),
+        case(&["paths::check"], "every loader behind a switch behind as many texts", 300, |n| {
+            let text =
+                format!(r#"{{"class_type": "Text", "inputs": {{"text": "{}"}}}}"#, "%2541".repeat(400));
+            let links: Vec<String> = (1..=n).map(|at| format!("\"i{at}\": [\"{at}\", 0]")).collect();
+            let hub = format!(r#"{{"class_type": "TextSwitch", "inputs": {{{}}}}}"#, links.join(", "));
+            let switch = r#"{"class_type": "TextSwitch", "inputs": {"a": ["0", 0], "n": 1}}"#;
+            let load = |at: usize| {
+                format!(r#"{{"class_type": "LoadImage", "inputs": {{"image": ["{}", 0]}}}}"#, at - n)
+            };
+            let workflow = of_nodes(3 * n + 1, |at| match at {
+                0 => hub.clone(),
+                at if at <= n => text.clone(),
+                at if at <= 2 * n => switch.to_owned(),
+                at => load(at),
+            });
+            Box::new(move || {
+                preflight::growth::paths_checked(black_box(&workflow)).unwrap();
+            })
+        }),
         case(&["paths::check"], "one long name for every loader", 300, |n| {
             let text = format!(r#"{{"class_type": "Text", "inputs": {{"text": "{}"}}}}"#, "a/".repeat(n));
             let load = r#"{"class_type": "ReadAnything", "inputs": {"path": ["0", 0]}}"#;

@@ -127,6 +127,7 @@ pub(super) fn table() -> Vec<Case> {
                 "Index::new",
                 "Index::nodes",
                 "Index::node",
+                "Index::position",
                 "Index::input",
                 "Index::replaceable",
                 "Workflow::with_input",

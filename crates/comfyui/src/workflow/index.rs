@@ -54,14 +54,19 @@ impl<'a> Index<'a> {
         &self.nodes
     }
 
+    /// Where in [`Index::nodes`] the node with this id is.
+    pub fn position(&self, id: &str) -> Option<usize> {
+        self.find(hash(&self.hashing, id), id)
+    }
+
     /// The node with this id.
     pub fn node(&self, id: &str) -> Option<&Node<'a>> {
-        self.find(hash(&self.hashing, id), id).map(|at| &self.nodes[at])
+        self.position(id).map(|at| &self.nodes[at])
     }
 
     /// One input of the node with this id.
     pub fn input(&self, id: &str, name: &str) -> Option<Input<'a>> {
-        let at = self.find(hash(&self.hashing, id), id)?;
+        let at = self.position(id)?;
         let inputs = self.inputs[at].get_or_init(|| {
             let inputs = self.nodes[at].inputs()?;
             Some(inputs.into_iter().map(|input| (input.name, input.raw)).collect())

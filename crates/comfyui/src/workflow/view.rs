@@ -119,6 +119,15 @@ impl<'a> Input<'a> {
         Some(Link { node: text(node)?, slot: slot.get().parse().ok()? })
     }
 
+    /// The node that a list could mean, also one that is no well-formed link: Python takes `false` for the number 0.
+    pub fn source(&self) -> Option<Cow<'a, str>> {
+        if !self.is_list() {
+            return None;
+        }
+        let (node, _) = serde_json::from_str::<(&'a RawValue, &'a RawValue)>(self.raw.get()).ok()?;
+        text(node)
+    }
+
     /// The text, if the value is one.
     pub fn text(&self) -> Option<Cow<'a, str>> {
         text(self.raw)

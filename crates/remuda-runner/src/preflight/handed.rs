@@ -1,15 +1,11 @@
 //! What is handed to an input by a link, as far as the graph shows it: texts that nodes hold and hand on.
 //!
-//! Each node is looked at once, however many inputs are linked to it, and what a chain of nodes ends in is remembered for
-//! the whole chain: a graph may have as many loaders at the end of a chain as the chain has nodes.
+//! Each node and each link is looked at once, however many inputs lead there, and each text is judged once: a graph may have
+//! as many loaders behind its texts as it has texts.
 
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use comfyui::workflow::{Index, Input};
-
-/// So many nodes are looked at behind one that has several inputs.
-const BEHIND: usize = 64;
 
 /// Words in the name of a class that holds or hands on texts beside other inputs.
 const HOLDERS: [&str; 8] =
@@ -29,17 +25,35 @@ pub(super) enum Hands {
     Unknown,
 }
 
-/// What a node does with what it is given.
-#[derive(Clone)]
+/// What a node does with what it is given. Nodes are numbers in the index.
 enum Look {
     /// It hands on the one text that it holds.
     Text(Arc<str>),
     /// It hands on what it is given by this node.
-    On(Arc<str>),
-    /// It has several inputs, of which one may be what it hands on.
-    Several { bad: Option<Arc<str>>, links: Vec<Arc<str>> },
+    On(usize),
+    /// It has several inputs, of which one, or all together, may be what it hands on.
+    Several { bad: Option<Arc<str>>, links: Vec<usize>, joins: bool },
     /// Nothing can be said of it.
     Unknown,
+}
+
+/// What comes out of a node.
+#[derive(Debug, Clone)]
+struct End {
+    hands: Hands,
+    /// The text in it that cannot be meant well as a whole name …
+    bad: Option<Arc<str>>,
+    /// … or as a part of one.
+    bad_part: Option<Arc<str>>,
+}
+
+impl End {
+    const UNKNOWN: Self = Self { hands: Hands::Unknown, bad: None, bad_part: None };
+
+    fn among(bad: Option<Arc<str>>) -> Self {
+        let hands = bad.clone().map_or(Hands::Unknown, Hands::Among);
+        Self { hands, bad_part: bad.clone(), bad }
+    }
 }
 
 /// What nodes hand on.
@@ -47,78 +61,88 @@ pub(super) struct Handed<'a> {
     index: &'a Index<'a>,
     /// Whether a text among others cannot be meant well; `true` when it may be only a part of one.
     is_bad: &'a dyn Fn(&str, bool) -> bool,
-    looks: HashMap<Arc<str>, Look>,
-    ends: HashMap<Arc<str>, Hands>,
+    ends: Vec<Option<End>>,
 }
 
 impl<'a> Handed<'a> {
     pub(super) fn new(index: &'a Index<'a>, is_bad: &'a dyn Fn(&str, bool) -> bool) -> Self {
-        Self { index, is_bad, looks: HashMap::new(), ends: HashMap::new() }
+        Self { index, is_bad, ends: vec![None; index.nodes().len()] }
     }
 
     /// What arrives at an input that is a link.
     pub(super) fn over(&mut self, input: &Input<'_>) -> Hands {
-        let Some(link) = input.link() else { return Hands::Unknown };
-        let mut at: Arc<str> = Arc::from(link.node.as_ref());
-        let mut chain = Vec::new();
-        let end = loop {
-            if let Some(known) = self.ends.get(&at) {
-                break known.clone();
-            }
-            // A chain that comes back to itself ends here.
-            self.ends.insert(Arc::clone(&at), Hands::Unknown);
-            chain.push(Arc::clone(&at));
-            match self.look(&at) {
-                Look::Text(text) => break Hands::Text(text),
-                Look::On(further) => at = further,
-                Look::Several { bad: Some(bad), .. } => break Hands::Among(bad),
-                Look::Several { links, .. } => break self.behind(links),
-                Look::Unknown => break Hands::Unknown,
-            }
-        };
-        for id in chain {
-            self.ends.insert(id, end.clone());
+        match self.source(input) {
+            Some(node) => self.end(node).hands,
+            None => Hands::Unknown,
         }
-        end
     }
 
-    /// Whether one of the nodes behind a node with several inputs holds a text that cannot be meant well.
-    fn behind(&mut self, links: Vec<Arc<str>>) -> Hands {
-        let mut queue = VecDeque::from(links);
-        let mut seen = HashSet::new();
-        while let Some(id) = queue.pop_front() {
-            if seen.len() == BEHIND {
-                break;
+    fn source(&self, input: &Input<'_>) -> Option<usize> {
+        self.index.position(&input.source()?)
+    }
+
+    /// What comes out of a node. Not by recursion: a chain may be as long as a graph.
+    fn end(&mut self, first: usize) -> End {
+        let mut path = vec![(first, None, 0)];
+        while let Some((node, look, next)) = path.last_mut() {
+            let node = *node;
+            if look.is_none() {
+                if self.ends[node].is_some() {
+                    path.pop();
+                    continue;
+                }
+                // A way that comes back to itself ends here.
+                self.ends[node] = Some(End::UNKNOWN);
+                *look = Some(self.look(node));
             }
-            if !seen.insert(Arc::clone(&id)) {
+            let Some(seen) = look else { continue };
+            let links: &[usize] = match seen {
+                Look::On(further) => std::slice::from_ref(further),
+                Look::Several { bad: None, links, .. } => links,
+                _ => &[],
+            };
+            if let Some(&further) = links.get(*next) {
+                *next += 1;
+                path.push((further, None, 0));
                 continue;
             }
-            match self.look(&id) {
-                Look::Text(text) if (self.is_bad)(&text, false) => return Hands::Among(text),
-                Look::Several { bad: Some(bad), .. } => return Hands::Among(bad),
-                Look::On(further) => queue.push_back(further),
-                Look::Several { links, .. } => queue.extend(links),
-                Look::Text(_) | Look::Unknown => {}
+            let end = self.settled(seen);
+            self.ends[node] = Some(end);
+            path.pop();
+        }
+        self.known(first)
+    }
+
+    fn known(&self, node: usize) -> End {
+        self.ends[node].clone().unwrap_or(End::UNKNOWN)
+    }
+
+    /// What comes out of a node when all that leads to it is known.
+    fn settled(&self, look: &Look) -> End {
+        match look {
+            Look::Text(text) => {
+                let bad = |part| (self.is_bad)(text, part).then(|| Arc::clone(text));
+                End { hands: Hands::Text(Arc::clone(text)), bad: bad(false), bad_part: bad(true) }
             }
+            Look::On(further) => self.known(*further),
+            Look::Several { bad: Some(bad), .. } => End::among(Some(Arc::clone(bad))),
+            Look::Several { links, joins, .. } => {
+                let bad = |node: &usize| {
+                    let end = self.ends[*node].as_ref()?;
+                    if *joins { end.bad_part.clone() } else { end.bad.clone() }
+                };
+                End::among(links.iter().find_map(bad))
+            }
+            Look::Unknown => End::UNKNOWN,
         }
-        Hands::Unknown
     }
 
-    fn look(&mut self, id: &Arc<str>) -> Look {
-        if let Some(known) = self.looks.get(id) {
-            return known.clone();
-        }
-        let look = self.look_first(id);
-        self.looks.insert(Arc::clone(id), look.clone());
-        look
-    }
-
-    fn look_first(&self, id: &str) -> Look {
-        let Some(node) = self.index.node(id) else { return Look::Unknown };
+    fn look(&self, node: usize) -> Look {
+        let node = &self.index.nodes()[node];
         let inputs = node.inputs().unwrap_or_default();
         if let [one] = inputs.as_slice() {
-            return match (one.link(), one.text()) {
-                (Some(link), _) => Look::On(Arc::from(link.node.as_ref())),
+            return match (self.source(one), one.text()) {
+                (Some(node), _) => Look::On(node),
                 (None, Some(text)) => Look::Text(Arc::from(text.as_ref())),
                 (None, None) => Look::Unknown,
             };
@@ -129,10 +153,9 @@ impl<'a> Handed<'a> {
         if !joins && !has(&HOLDERS) {
             return Look::Unknown;
         }
-        let texts = inputs.iter().filter_map(Input::text);
-        let bad = texts.into_iter().find(|text| (self.is_bad)(text, joins));
-        let links = inputs.iter().filter_map(Input::link).map(|link| Arc::from(link.node.as_ref()));
-        Look::Several { bad: bad.map(|bad| Arc::from(bad.as_ref())), links: links.take(BEHIND).collect() }
+        let bad = inputs.iter().filter_map(Input::text).find(|text| (self.is_bad)(text, joins));
+        let links = inputs.iter().filter_map(|input| self.source(input)).collect();
+        Look::Several { bad: bad.map(|bad| Arc::from(bad.as_ref())), links, joins }
     }
 }
 
@@ -175,12 +198,16 @@ mod tests {
         let among = Hands::Among("bad".into());
         let one = |class: &str, inputs: Value| {
             handed(&graph(json!({"0": {"class_type": class, "inputs": inputs},
-            "1": {"class_type": "Value", "inputs": {"value": "bad"}}})))
+            "1": {"class_type": "Value", "inputs": {"value": "bad"}},
+            "2": {"class_type": "Value", "inputs": {"value": "/bad"}}})))
         };
         assert_eq!(one("PrimitiveString", json!({"value": "bad", "control": "fixed"})), among);
         assert_eq!(one("TextSwitch", json!({"a": "good", "b": ["1", 0]})), among);
         assert_eq!(one("TextSwitch", json!({"a": "good", "b": "fine"})), Hands::Unknown);
         assert_eq!(one("Download", json!({"url": "bad", "n": 1})), Hands::Unknown, "no holder of texts");
         assert_eq!(one("StringConcatenate", json!({"a": "input", "b": "/bad"})), Hands::Unknown, "a part");
+        assert_eq!(one("StringConcatenate", json!({"a": "input", "b": ["2", 0]})), Hands::Unknown, "too");
+        assert_eq!(one("TextSwitch", json!({"a": "input", "b": ["2", 0]})), Hands::Among("/bad".into()));
+        assert_eq!(one("Reroute", json!({"": ["1", false]})), Hands::Text("bad".into()), "any list of two");
     }
 }

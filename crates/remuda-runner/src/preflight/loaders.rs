@@ -91,7 +91,9 @@ const OTHERS: [&str; 8] =
     ["upload", "uploads", "uploader", "download", "downloads", "downloader", "save", "saver"];
 
 /// Words in the name of an input that says where something is.
-const PLACES: [&str; 15] = [
+const PLACES: [&str; 17] = [
+    "glob",
+    "pattern",
     "path",
     "paths",
     "dir",

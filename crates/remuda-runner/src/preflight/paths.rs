@@ -153,9 +153,10 @@ fn stripped(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '"' | '\''))
 }
 
+/// Whether it is the address of something in the network, which a node fetches as it would any other.
 fn is_web(text: &str) -> bool {
     let text = stripped(text).to_ascii_lowercase();
-    text.starts_with("http://") || text.starts_with("https://")
+    ["http://", "https://", "s3://", "gs://", "hf://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 fn is_ours(part: &str) -> bool {
@@ -389,6 +390,10 @@ mod tests {
         assert!(refused("LoadImage", "image", json!(["9", 0])), "by way of another");
         assert!(refused("LoadImage", "image", json!(["11", 0])), "beside another input");
         assert!(refused("LoadImage", "image", json!(["12", 0])), "one of two");
+        assert!(refused("LoadImage", "image", json!(["8", false])), "what Python takes for a link");
+        assert!(refused("Load Image Batch", "pattern", json!("../../output/**")));
+        assert!(!refused("Load Image Batch", "pattern", json!("**/*.png")));
+        assert!(!refused("LoadImageFromS3", "file_path", json!("s3://bucket/x.png")));
     }
 
     #[test]

@@ -71,10 +71,11 @@ async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Re
         return answer_before(state, task, preferred_wait(headers)).await?.answer(state, Vec::new());
     }
     let permit = state.permits.submission().await?;
-    // It takes the room that the body of a submission takes, until the permit ends, and has it before it is read.
+    // It takes twice the room that the body of a submission takes, because it is read from the store as well as written,
+    // and has it before it is read.
     let size = state.store.input_size(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
     if let Some(visit) = Visit::current() {
-        visit.expect(size).await?;
+        visit.expect(size.saturating_mul(2)).await?;
     }
     let reading = state.permits.read().await?;
     let input = state.store.input(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;

@@ -65,7 +65,8 @@ mod unix {
     /// … and at its guests, while it stands in.
     const TURN: Duration = Duration::from_millis(10);
 
-    /// So many guests have not said yet what they want.
+    /// How many guests who have not said yet what they want, or read their answer, may stay. When more come, the oldest
+    /// silent ones go: else silence alone could keep a probe from its answer.
     const GUESTS: usize = 256;
 
     /// For so long a guest may keep it to itself; then it is the runtime's.
@@ -112,7 +113,8 @@ mod unix {
             let listener = TcpListener::from(listener.as_fd().try_clone_to_owned()?);
             let (keep, kept) = mpsc::channel(KEPT);
             let stop = Arc::new(AtomicBool::new(false));
-            let door = Door { listener, pulse, keep, stop: Arc::clone(&stop), guests: Vec::new() };
+            let door =
+                Door { listener, pulse, keep, stop: Arc::clone(&stop), places: GUESTS, guests: Vec::new() };
             let thread = std::thread::Builder::new().name("remuda-live".to_owned());
             let handle = thread.spawn(move || door.run())?;
             Ok(Self { kept: Some(kept), _thread: Some(Thread { stop, handle: Some(handle) }) })
@@ -150,6 +152,7 @@ mod unix {
         pulse: Pulse,
         keep: mpsc::Sender<(TcpStream, SocketAddr)>,
         stop: Arc<AtomicBool>,
+        places: usize,
         guests: Vec<Guest>,
     }
 
@@ -164,13 +167,15 @@ mod unix {
                     std::thread::park_timeout(LOOK);
                 } else {
                     self.attend(silent);
+                    self.make_room();
                     std::thread::park_timeout(TURN);
                 }
             }
         }
 
+        /// Takes no more in one turn than there are places: everybody is looked at before they may have to go.
         fn accept(&mut self) {
-            while self.guests.len() < GUESTS {
+            for _ in 0..self.places {
                 let Ok((stream, peer)) = self.listener.accept() else { return };
                 if stream.set_nonblocking(true).is_ok() {
                     self.guests.push(Guest { stream, peer, since: Instant::now(), answered: false });
@@ -202,6 +207,19 @@ mod unix {
             }
         }
 
+        /// Sends guests away until all have a place: first those who say nothing, the oldest before the others, then those
+        /// who have their answer.
+        fn make_room(&mut self) {
+            let mut surplus = self.guests.len().saturating_sub(self.places);
+            for answered in [false, true] {
+                self.guests.retain(|guest| {
+                    let goes = surplus > 0 && guest.answered == answered;
+                    surplus -= usize::from(goes);
+                    !goes
+                });
+            }
+        }
+
         fn answer(&mut self, mut guest: Guest) {
             let answer = if self.pulse.turns() {
                 written("200 OK", ALIVE)
@@ -217,7 +235,7 @@ mod unix {
             let (stream, peer) = refused.into_inner();
             let mut guest = Guest { stream, peer, since: guest.since, answered: false };
             self.part(&mut guest, &written("503 Service Unavailable", BUSY));
-            if self.guests.len() < GUESTS {
+            if self.guests.len() < self.places {
                 self.guests.push(guest);
             }
         }
@@ -257,6 +275,38 @@ mod unix {
     #[cfg(test)]
     mod tests {
         use super::*;
+
+        use remuda_pool::{Pool, PoolOptions, Watchdog, WatchdogOptions};
+
+        /// Two places, and sixty guests who say nothing: one after the other they would keep them for minutes.
+        #[test]
+        fn silent_guests_keep_nobody_from_an_answer() {
+            let pool = Pool::new(PoolOptions::default());
+            // Nobody beats: the runtime stands still.
+            let watchdog = Watchdog::start(&pool, WatchdogOptions::new(Duration::from_millis(200))).unwrap();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.set_nonblocking(true).unwrap();
+            let address = listener.local_addr().unwrap();
+            let (keep, kept) = mpsc::channel(KEPT);
+            let stop = Arc::new(AtomicBool::new(false));
+            let (pulse, guests) = (watchdog.pulse(), Vec::new());
+            let door = Door { listener, pulse, keep, stop: Arc::clone(&stop), places: 2, guests };
+            let handle = std::thread::spawn(move || door.run());
+            let _thread = Thread { stop, handle: Some(handle) };
+
+            let silent: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let mut probe = TcpStream::connect(address).unwrap();
+            probe.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            probe.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            probe.read_to_string(&mut answer).expect("an answer in time");
+            assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+            // The oldest was sent away for it.
+            let mut oldest = &silent[0];
+            oldest.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(oldest.read(&mut [0]).unwrap(), 0);
+            drop(kept);
+        }
 
         #[test]
         fn a_wish_is_known_by_its_first_bytes() {

@@ -7,6 +7,8 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+#[cfg(test)]
+mod growth;
 mod keyring;
 mod options;
 mod postgres;

@@ -116,9 +116,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Our own work on a task's graph brought a process down or to a standstill. The incident is counted, once however often
     /// it is told; with the second one the task fails with the class `harmful`, wherever it is, and its lease goes. An ended
-    /// task stays as it is. With a lease only its holder is heard, others are [`crate::Error::Fenced`]. A task that is not
-    /// there counts nothing.
-    async fn note_harm(&self, task: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed>;
+    /// task stays as it is. With an owner and a fence only the holder of that lease is heard, others are
+    /// [`crate::Error::Fenced`]. A task that is not there counts nothing.
+    async fn note_harm(&self, task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed>;
 
     /// All leases on a worker: the prompts of ours that may be in its queue.
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;

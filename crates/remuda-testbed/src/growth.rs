@@ -85,3 +85,48 @@ fn shortest(mut work: Work, runs: usize) -> Duration {
 fn computed() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+
+    fn work(steps: usize) -> Work {
+        Box::new(move || {
+            let sum = (0..steps as u64).fold(0_u64, |sum, n| black_box(sum.rotate_left(5) ^ n));
+            black_box(sum);
+        })
+    }
+
+    #[test]
+    fn what_grows_with_its_input_passes() {
+        check(&[
+            case(&["a::linear"], "steps", 30_000, work),
+            case(&["a::sorting"], "steps", 3_000, |n| work(n * n.ilog2() as usize)),
+            // So little that it says nothing.
+            case(&["a::little"], "steps", 1, |n| work(n * n)),
+        ]);
+    }
+
+    #[test]
+    fn what_grows_with_the_square_of_its_input_is_named() {
+        for (name, failure) in [
+            ("a::quadratic", case(&["a::quadratic"], "pairs", 300, |n| work(n * n)).failure()),
+            // With a linear part beside it that is a third of the work at first.
+            ("a::scan", case(&["a::scan"], "pairs", 1_000, |n| work(250 * n + n * n / 2)).failure()),
+        ] {
+            let failure = failure.expect(name);
+            assert!(failure.starts_with(name) && failure.contains("8 times the input"), "{failure}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a::quadratic with pairs")]
+    fn a_table_with_one_of_them_fails() {
+        check(&[
+            case(&["a::linear"], "steps", 30_000, work),
+            case(&["a::quadratic"], "pairs", 300, |n| work(n * n)),
+        ]);
+    }
+}

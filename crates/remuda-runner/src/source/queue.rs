@@ -132,7 +132,8 @@ impl Source for QueueSource {
     }
 
     async fn harmed(&self, lease: LeaseRef, harm: Harm) -> Result<Harmed> {
-        let harmed = self.store.note_harm(lease.task, Some(lease.fence), harm).await.map_err(from_store)?;
+        let holder = Some((self.owner, lease.fence));
+        let harmed = self.store.note_harm(lease.task, holder, harm).await.map_err(from_store)?;
         if harmed.set_aside {
             self.hub.close(lease.task);
         }

@@ -5,6 +5,7 @@
 mod again;
 mod away;
 mod chaos;
+mod harm;
 #[path = "../support/held.rs"]
 mod held;
 mod killed;

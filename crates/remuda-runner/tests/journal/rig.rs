@@ -11,6 +11,7 @@ use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::transition::Ending;
 use remuda_core::{OwnerId, TaskResult, WorkerId, WorkerSpec};
 use remuda_files::Files;
+use remuda_pool::HarmBook;
 use remuda_runner::frames::Frame;
 use remuda_runner::source::journal::{
     Employer, Job, JobEnding, JournalOptions, JournalSource, Over, Reported,
@@ -229,6 +230,8 @@ pub(crate) struct Rig {
     pub(crate) owner: OwnerId,
     pub(crate) sink: Option<Files>,
     pub(crate) slots: usize,
+    /// What its processes know of harmful tasks.
+    pub(crate) harm: HarmBook,
     dir: tempfile::TempDir,
 }
 
@@ -238,7 +241,14 @@ impl Rig {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let dir = tempfile::tempdir().expect("a folder");
-        Self { boss: Boss::new(), owner: OwnerId(Uuid::new_v4()), sink: None, slots: 1, dir }
+        Self {
+            boss: Boss::new(),
+            owner: OwnerId(Uuid::new_v4()),
+            sink: None,
+            slots: 1,
+            harm: HarmBook::default(),
+            dir,
+        }
     }
 
     pub(crate) fn folder(&self) -> PathBuf {
@@ -269,7 +279,7 @@ impl Rig {
         let opened = wait::until("the journal to open", BOUND, async || self.open(sims).await);
         let source = Arc::new(opened.await.expect("in time"));
         let shared: Arc<JournalSource> = Arc::clone(&source);
-        let herd = Herd::start(shared, options(self.owner));
+        let herd = Herd::start(shared, HerdOptions { harm: self.harm.clone(), ..options(self.owner) });
         for sim in sims {
             assert!(herd.add(worker(sim)));
         }

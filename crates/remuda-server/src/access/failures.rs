@@ -23,6 +23,13 @@ const LOGGED: u32 = 10;
 /// How many answers are held back at once, of all addresses together.
 const HELD_BACK: usize = 256;
 
+/// The way in which servers of one installation show who they are.
+pub(super) const CLUSTER_KEY: &str = "cluster key";
+
+/// During an upgrade nobody attacks: the key is another one since secrets are encrypted.
+const OLDER: &str = ": it may be a server of the release before, which does not know the new cluster key; \
+                     live frames pass between the two when both are upgraded";
+
 /// Who showed wrong keys lately.
 #[derive(Debug)]
 pub(crate) struct Failures {
@@ -67,7 +74,8 @@ impl Failures {
         let count = self.count(address, Instant::now());
         if count <= LOGGED {
             let more = if count == LOGGED { "; more of this minute are not logged" } else { "" };
-            tracing::warn!(client.address = %address, key.shown = way, key.prefix = prefix(key), "a wrong key was shown{more}");
+            let perhaps = if way == CLUSTER_KEY { OLDER } else { "" };
+            tracing::warn!(client.address = %address, key.shown = way, key.prefix = prefix(key), "a wrong key was shown{perhaps}{more}");
         }
         if count <= self.limit {
             return Ok(());

@@ -12,6 +12,7 @@ use remuda_core::ApiKey;
 use subtle::ConstantTimeEq as _;
 
 use crate::access::Caller;
+use crate::access::failures::CLUSTER_KEY;
 use crate::access::keys::{Keys, Known};
 use crate::access::page;
 use crate::access::presented::{Presented, Way, changes_something, presented, token, unauthorized};
@@ -61,7 +62,7 @@ pub(crate) async fn gate(
         if !bool::from(shown.as_bytes().ct_eq(expected.as_bytes())) {
             if !shown.is_empty() {
                 let address = address(&state, &request);
-                failed(&state, address, "cluster key", &shown).await?;
+                failed(&state, address, CLUSTER_KEY, &shown).await?;
             }
             return Err(unauthorized("this route is for other gateways of the installation"));
         }

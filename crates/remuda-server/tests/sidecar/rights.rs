@@ -3,8 +3,12 @@
 
 use std::time::Duration;
 
-use remuda_core::{ApiKey, Claim, Fence, KeyRecord, OwnerId, Scope, TaskId, WorkerId};
-use remuda_runner::frames::{Frame, FrameKind};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use remuda_core::{
+    ApiKey, Claim, Fence, Harm, HarmKind, KeyRecord, OwnerId, Scope, Sha256, TaskId, Timestamp, WorkerId,
+};
+use remuda_runner::frames::{Frame, FrameKind, Messages};
 use remuda_runner::source::{GatewaySource, Source};
 use remuda_runner::wire;
 use remuda_store::Acquired;
@@ -26,24 +30,40 @@ struct Said {
     attempt: i32,
 }
 
-/// The routes. What a route does not say cannot be wrong with it.
-const ROUTES: [(&str, &str); 12] = [
-    ("acquire", "ki"),
-    ("release", "kiwf"),
-    ("claim", "kiwf"),
-    ("adopt", "kiwf"),
-    ("leases", "kiw"),
-    ("beat lease", "kitl"),
-    ("beat worker", "kiwf"),
-    ("input", "kitl"),
-    ("output", "kitla"),
-    ("discard", "kitla"),
-    ("give-back", "kitl"),
-    ("end", "kitl"),
+/// The routes, each with what it looks at: a key that may (s), that key and process (k, i), the worker and its fence (w, f),
+/// the task, its fence and attempt (t, l, a). What a route does not look at cannot be wrong with it.
+const ROUTES: [(&str, &str); 16] = [
+    ("installation", "s"),
+    ("object-info", "s"),
+    ("acquire", "ski"),
+    ("release", "skiwf"),
+    ("claim", "skiwf"),
+    ("adopt", "skiwf"),
+    ("leases", "skiw"),
+    ("beat lease", "skitl"),
+    ("beat worker", "skiwf"),
+    ("input", "skitl"),
+    ("output", "skitla"),
+    ("discard", "skitla"),
+    ("give-back", "skitl"),
+    ("harm", "skitl"),
+    ("end", "skitl"),
+    ("frames", "skita"),
 ];
+
+/// What a stranger would describe.
+const FORGED_INFO: &str = r#"{"Forged":{}}"#;
+
+/// How many combinations of several wrong things are tried.
+const COMBINATIONS: usize = 300;
 
 impl Said {
     async fn ask(&self, ground: &Ground, route: &str) -> reqwest::Response {
+        self.ask_with(ground, route, b"forged").await
+    }
+
+    /// `bytes`: of the file or frame that it sends, if it sends one.
+    async fn ask_with(&self, ground: &Ground, route: &str, bytes: &'static [u8]) -> reqwest::Response {
         let Self { worker, worker_fence, task, fence, attempt, .. } = self;
         let lease = json!({"task": task, "fence": fence});
         let held = json!({"worker": worker, "worker_fence": worker_fence});
@@ -52,6 +72,22 @@ impl Said {
         let mut claim = held.clone();
         claim["capabilities"] = json!({"labels": [], "nodes": [], "models": []});
         let (method, path, body): (Method, String, Option<Value>) = match route {
+            "installation" => (Method::GET, "installation".to_owned(), None),
+            "object-info" => {
+                let info = serde_json::from_str(FORGED_INFO).unwrap();
+                (Method::PUT, format!("object-info/{}", Sha256::of(FORGED_INFO.as_bytes())), Some(info))
+            }
+            "frames" => (Method::POST, "frames".to_owned(), None),
+            "harm" => {
+                let harm = Harm {
+                    kind: HarmKind::Death,
+                    work: "forging".to_owned(),
+                    process: "forged".to_owned(),
+                    // Another incident each time.
+                    at: Timestamp::now(),
+                };
+                (Method::POST, "harm".to_owned(), Some(json!({"lease": lease, "harm": harm})))
+            }
             "acquire" => (Method::POST, "acquire".to_owned(), Some(json!({"spec": spec}))),
             "release" => {
                 let body = json!({"worker": worker, "fence": worker_fence});
@@ -87,11 +123,69 @@ impl Said {
         }
         request = match body {
             Some(body) => request.header("content-type", "application/json").body(body.to_string()),
-            None if method == Method::PUT => request.body("forged"),
+            None if route == "frames" => {
+                let what = FrameKind::Binary { event: 1, bytes: bytes::Bytes::from_static(bytes) };
+                let frame = Frame { task: *task, attempt: *attempt, what };
+                let frame = wire::frames::encode_one(&frame).unwrap();
+                request.header("content-type", wire::frames::MIME).body(frame)
+            }
+            None if method == Method::PUT => request.body(bytes),
             None => request,
         };
         request.send().await.expect("an answer")
     }
+
+    /// Whether this is what a holder may say on a route, in all that the route looks at.
+    fn is_of(&self, holder: &Self, route: &str, looks_at: &str) -> bool {
+        // Whose worker it is decides there, too.
+        let looks_at = if route == "acquire" { "skiw" } else { looks_at };
+        looks_at.chars().all(|part| match part {
+            's' => true,
+            'k' => same(self.key.as_ref(), holder.key.as_ref()),
+            'i' => self.instance == holder.instance,
+            'w' => self.worker == holder.worker,
+            'f' => self.worker_fence == holder.worker_fence,
+            't' => self.task == holder.task,
+            'l' => self.fence == holder.fence,
+            'a' => self.attempt == holder.attempt,
+            other => panic!("{other} is no part"),
+        })
+    }
+
+    /// Takes one part from another.
+    fn take(&mut self, part: char, from: &Self) {
+        match part {
+            's' | 'k' => self.key = from.key.clone(),
+            'i' => self.instance = from.instance,
+            'w' => self.worker = from.worker.clone(),
+            'f' => self.worker_fence = from.worker_fence,
+            't' => self.task = from.task,
+            'l' => self.fence = from.fence,
+            'a' => self.attempt = from.attempt,
+            other => panic!("{other} is no part"),
+        }
+    }
+
+    /// Asks what must be refused, or heard and passed over.
+    async fn is_refused(&self, ground: &Ground, route: &str, what: &str, owners: &[OwnerId]) {
+        let answer = self.ask(ground, route).await;
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        let body: Value = serde_json::from_str(&text).unwrap_or_default();
+        let lost =
+            body["lost"].as_array().map_or(0, Vec::len) + body["lost_workers"].as_array().map_or(0, Vec::len);
+        let held = route == "acquire" && body["yours"] == json!(false);
+        // Frames are never answered one by one. What readers hear of them is looked at in the end.
+        let unheard = route == "frames" && status == StatusCode::NO_CONTENT;
+        let refused = [400, 401, 403, 404, 409].contains(&status.as_u16());
+        assert!(refused || lost == 1 || held || unheard, "{route} with {what}: {status} {text}");
+        for owner in owners {
+            assert!(!text.contains(&owner.to_string()), "{route} with {what} tells the owner: {text}");
+        }
+    }
+}
+
+fn same(one: Option<&ApiKey>, other: Option<&ApiKey>) -> bool {
+    one.map(ApiKey::reveal) == other.map(ApiKey::reveal)
 }
 
 /// What must not change.
@@ -106,22 +200,24 @@ async fn picture(ground: &Ground, tasks: &[TaskId]) -> String {
     parts.push(format!("{:?}", ground.files.size(&files).await.unwrap()));
     let forged = remuda_files::FileKey::output(tasks[0].0, 1, 1, 0, "forged.png");
     parts.push(format!("{:?}", ground.files.size(&forged).await.unwrap()));
+    let info = Sha256::of(FORGED_INFO.as_bytes());
+    parts.push(format!("{:?}", ground.store.object_info(info).await.unwrap()));
     parts.join("\n")
 }
 
-async fn key(ground: &Ground, scopes: &[Scope]) -> ApiKey {
+pub(crate) async fn key(ground: &Ground, scopes: &[Scope]) -> ApiKey {
     let key = ApiKey::generate(&mut rand::rng());
     ground.allow(&key, scopes.iter().copied().collect()).await;
     key
 }
 
-async fn record(ground: &Ground, key: &ApiKey) -> KeyRecord {
+pub(crate) async fn record(ground: &Ground, key: &ApiKey) -> KeyRecord {
     let keys = ground.store.keys().await.unwrap();
     keys.into_iter().find(|record| record.hash == key.hash()).unwrap()
 }
 
 /// Waits until the server knows a key, or its end.
-async fn known(ground: &Ground, key: &ApiKey, status: StatusCode) {
+pub(crate) async fn known(ground: &Ground, key: &ApiKey, status: StatusCode) {
     let deadline = tokio::time::Instant::now() + BOUND;
     loop {
         let url = ground.url().join("/api/v1/worker/installation").unwrap();
@@ -143,9 +239,21 @@ async fn busy(ground: &Ground) -> (Sidecar, Claim) {
     (sidecar, claim)
 }
 
+async fn first_frame(messages: &mut Messages) -> bytes::Bytes {
+    let frame = tokio::time::timeout(BOUND, messages.recv()).await.expect("it is passed on");
+    match &frame.expect("it goes on").what {
+        FrameKind::Binary { bytes, .. } => bytes.clone(),
+        other => panic!("another frame: {other:?}"),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_right_combination_changes_anything() {
-    let ground = Ground::new().await;
+    let mut ground = Ground::new().await;
+    ground.stop().await;
+    // Many wrong keys come from here, and are not to be slowed.
+    ground.limits.login_failures = u32::MAX;
+    ground.start().await;
     let other_key = key(&ground, &[Scope::Worker]).await;
     let reader = key(&ground, &[Scope::Read, Scope::Submit]).await;
     let revoked = key(&ground, &[Scope::Worker]).await;
@@ -166,13 +274,23 @@ async fn only_the_right_combination_changes_anything() {
         fence: claim.lease.fence,
         attempt: claim.lease.attempt,
     };
-    // Each is wrong in one way: who asks (k, i), the worker and its fence (w, f), the task and its fence (t, l), the attempt.
+    let neighbour = Said {
+        key: Some(ground.key.clone()),
+        instance: other.owner,
+        worker: other.worker.clone(),
+        worker_fence: other.fence,
+        task: others.task.id,
+        fence: others.lease.fence,
+        attempt: others.lease.attempt,
+    };
+    // Each is wrong in one way.
     let stored = ground.store.lease(claim.task.id).await.unwrap().unwrap();
+    let owners = [stored.owner, ground.store.lease(others.task.id).await.unwrap().unwrap().owner];
     let wrong = [
-        ("another key", "k", Said { key: Some(other_key.clone()), ..right.clone() }),
-        ("a key without the scope", "k", Said { key: Some(reader), ..right.clone() }),
-        ("a revoked key", "k", Said { key: Some(revoked), ..right.clone() }),
-        ("no key", "k", Said { key: None, ..right.clone() }),
+        ("another key", "k", Said { key: Some(other_key), ..right.clone() }),
+        ("a key without the scope", "s", Said { key: Some(reader), ..right.clone() }),
+        ("a revoked key", "s", Said { key: Some(revoked), ..right.clone() }),
+        ("no key", "s", Said { key: None, ..right.clone() }),
         ("another process", "i", Said { instance: other.owner, ..right.clone() }),
         ("an unknown process", "i", Said { instance: OwnerId(Uuid::new_v4()), ..right.clone() }),
         ("the owner as the store knows it", "i", Said { instance: stored.owner, ..right.clone() }),
@@ -188,37 +306,70 @@ async fn only_the_right_combination_changes_anything() {
         ("another attempt", "a", Said { attempt: claim.lease.attempt + 1, ..right.clone() }),
     ];
     let tasks = [claim.task.id, others.task.id, waiting];
+    let mut heard = ground.hub.follow_messages(claim.task.id, claim.lease.attempt);
+    let mut neighbours = ground.hub.follow_messages(others.task.id, others.lease.attempt);
     let before = picture(&ground, &tasks).await;
     let mut asked = 0;
-    for (route, says) in ROUTES {
+    for (route, looks_at) in ROUTES {
         for (what, part, said) in &wrong {
-            if !says.contains(part) {
+            if !looks_at.contains(part) {
                 continue;
             }
-            let answer = said.ask(&ground, route).await;
-            let (status, text) = (answer.status(), answer.text().await.unwrap());
-            let body: Value = serde_json::from_str(&text).unwrap_or_default();
-            let lost = body["lost"].as_array().map_or(0, Vec::len)
-                + body["lost_workers"].as_array().map_or(0, Vec::len);
-            let held = route == "acquire" && body["yours"] == json!(false);
-            let refused = [400, 401, 403, 404, 409].contains(&status.as_u16());
-            assert!(refused || lost == 1 || held, "{route} with {what}: {status} {text}");
-            let owner = stored.owner.to_string();
-            assert!(!text.contains(&owner), "{route} with {what} tells the owner: {text}");
+            said.is_refused(&ground, route, what, &owners).await;
             assert_eq!(picture(&ground, &tasks).await, before, "{route} with {what}");
             asked += 1;
         }
     }
     assert!(asked > 100, "{asked} combinations");
-    for (route, status) in
-        [("leases", 200), ("input", 404), ("beat lease", 200), ("output", 200), ("end", 200)]
-    {
+    // Several at once, in any combination. Two that are wrong for one holder may be right for its neighbour.
+    let mut dice = StdRng::seed_from_u64(11);
+    let mut combined = 0;
+    while combined < COMBINATIONS {
+        let (route, looks_at) = ROUTES[dice.random_range(0..ROUTES.len())];
+        let (mut said, mut what) = (right.clone(), Vec::new());
+        for (name, part, from) in &wrong {
+            let part = part.chars().next().unwrap();
+            if looks_at.contains(part) && dice.random_bool(0.2) {
+                said.take(part, from);
+                what.push(*name);
+            }
+        }
+        // A holder that shows an old fence sends its own readers elsewhere, and they could not tell any more who was heard.
+        let judged = if route == "beat lease" { "skit" } else { looks_at };
+        let is_right = [&right, &neighbour].iter().any(|holder| said.is_of(holder, route, judged));
+        // The two routes for every worker's key have but one thing that can be wrong.
+        let is_enough = if looks_at == "s" { !what.is_empty() } else { what.len() > 1 && !is_right };
+        if !is_enough {
+            continue;
+        }
+        let what = what.join(", ");
+        said.is_refused(&ground, route, &what, &owners).await;
+        assert_eq!(picture(&ground, &tasks).await, before, "{route} with {what}");
+        combined += 1;
+    }
+    for (said, heard) in [(&right, &mut heard), (&neighbour, &mut neighbours)] {
+        assert_eq!(said.ask_with(&ground, "frames", b"true").await.status(), StatusCode::NO_CONTENT);
+        assert_eq!(first_frame(heard).await, b"true"[..]);
+        let answer = said.ask(&ground, "harm").await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let answer: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+        assert_eq!(answer, json!({"count": 1, "set_aside": false}), "none of a stranger's was counted");
+    }
+    for (route, status) in [
+        ("installation", 200),
+        ("object-info", 204),
+        ("leases", 200),
+        ("input", 404),
+        ("beat lease", 200),
+        ("output", 200),
+        ("end", 200),
+    ] {
         let answer = right.ask(&ground, route).await;
         assert_eq!(answer.status().as_u16(), status, "{route}: {}", answer.text().await.unwrap());
     }
     assert!(ground.task(claim.task.id).await.status.is_terminal());
     // The files of an attempt that ended go at the word of who made them, and of nobody else.
-    for (what, _, said) in wrong.iter().filter(|(_, part, _)| "ki".contains(part)) {
+    for (what, _, said) in wrong.iter().filter(|(_, part, _)| "ski".contains(part)) {
         let answer = said.ask(&ground, "discard").await;
         assert!(answer.status().is_client_error(), "discard with {what}: {}", answer.status());
     }
@@ -231,8 +382,8 @@ async fn frames_are_shown_only_from_who_holds_the_lease() {
     let other_key = key(&ground, &[Scope::Worker]).await;
     known(&ground, &other_key, StatusCode::OK).await;
     let (sidecar, claim) = busy(&ground).await;
-    let send = async |key: &ApiKey, owner: OwnerId, attempt: i32| {
-        let what = FrameKind::Binary { event: 1, bytes: bytes::Bytes::from_static(b"x") };
+    let send = async |key: &ApiKey, owner: OwnerId, attempt: i32, bytes: &'static [u8]| {
+        let what = FrameKind::Binary { event: 1, bytes: bytes::Bytes::from_static(bytes) };
         let frame = Frame { task: claim.task.id, attempt, what };
         let body = wire::frames::encode_one(&frame).unwrap();
         let url = ground.url().join("/api/v1/worker/frames").unwrap();
@@ -242,14 +393,12 @@ async fn frames_are_shown_only_from_who_holds_the_lease() {
         assert_eq!(request.send().await.unwrap().status(), StatusCode::NO_CONTENT);
     };
     let mut messages = ground.hub.follow_messages(claim.task.id, claim.lease.attempt);
-    send(&other_key, sidecar.owner, 1).await;
-    send(&ground.key, OwnerId(Uuid::new_v4()), 1).await;
-    send(&ground.key, sidecar.owner, 2).await;
-    let heard = tokio::time::timeout(Duration::from_millis(10), messages.recv()).await;
-    assert!(heard.is_err(), "{heard:?}");
-    send(&ground.key, sidecar.owner, 1).await;
-    let heard = tokio::time::timeout(BOUND, messages.recv()).await.expect("it is passed on");
-    assert_eq!(heard.map(|frame| frame.attempt), Some(1));
+    send(&other_key, sidecar.owner, 1, b"another key").await;
+    send(&ground.key, OwnerId(Uuid::new_v4()), 1, b"another process").await;
+    send(&ground.key, sidecar.owner, 2, b"another attempt").await;
+    send(&ground.key, sidecar.owner, 1, b"true").await;
+    // Each was answered before the next was sent, so one that was passed on would come first.
+    assert_eq!(first_frame(&mut messages).await, b"true"[..]);
 }
 
 #[tokio::test]

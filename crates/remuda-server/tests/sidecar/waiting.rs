@@ -2,15 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use remuda_core::{Phase, Status};
+use remuda_core::{ApiKey, Phase, Scope, Status, WorkerId};
 use remuda_runner::source::{GatewaySource, Source, SourceError};
-use remuda_runner::wire::OWNER;
-use remuda_store::{BeatRequest, LeaseBeat};
+use remuda_runner::wire::{LONGEST_WAIT, OWNER};
+use remuda_store::{Acquired, BeatRequest, LeaseBeat};
 use remuda_testbed::net::Proxy;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::ground::{BOUND, Ground, url};
+use crate::ground::{BOUND, Ground, Sidecar, url};
+use crate::rights::{key, known, record};
 
 #[tokio::test]
 async fn a_claim_that_waits_is_served_at_once() {
@@ -138,4 +139,64 @@ async fn a_beat_that_gets_stuck_leaves_time_for_another() {
     // What had got stuck arrives late, and does no harm.
     proxy.pass().await;
     assert_eq!(source.beat(beat()).await.unwrap().lost, []);
+}
+
+/// A sidecar with a key of its own.
+async fn sidecar_with(ground: &Ground, key: &ApiKey, name: &str) -> Sidecar {
+    let owner = remuda_core::OwnerId(uuid::Uuid::new_v4());
+    let source = GatewaySource::new(&ground.url(), Some(key), owner).unwrap();
+    let worker = WorkerId::new(name).unwrap();
+    let endpoint = "http://127.0.0.1:8188".to_owned();
+    let spec =
+        remuda_core::WorkerSpec { id: worker.clone(), endpoint, name: None, labels: Default::default() };
+    let Acquired::Yes(row) = source.acquire_worker(spec).await.unwrap() else { panic!("it is free") };
+    Sidecar { source: std::sync::Arc::new(source), owner, worker, fence: row.fence }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_and_a_beat_that_wait_end_with_their_key() {
+    let ground = Ground::new().await;
+    let mine = key(&ground, &[Scope::Worker]).await;
+    known(&ground, &mine, reqwest::StatusCode::OK).await;
+    let (idle, busy) =
+        (sidecar_with(&ground, &mine, "idle").await, sidecar_with(&ground, &mine, "busy").await);
+    ground.submit().await;
+    let claim = busy.claim().await;
+    let wait_ms = u64::try_from(LONGEST_WAIT.as_millis()).unwrap();
+    let asks = serde_json::json!({
+        "worker": idle.worker, "worker_fence": idle.fence, "capabilities": {}, "wait_ms": wait_ms,
+    });
+    let beat = serde_json::json!({"lease": claim.lease.reference(), "phase": "rendering", "progress": 0.5});
+    let beats = serde_json::json!({"leases": [beat], "wait_ms": wait_ms});
+    let ask = |path: &str, sidecar: &Sidecar, body: &serde_json::Value| {
+        let url = ground.url().join(&format!("/api/v1/worker/{path}")).unwrap();
+        let request = reqwest::Client::new().post(url).bearer_auth(mine.reveal()).timeout(BOUND);
+        let request = request.header(OWNER, sidecar.owner.to_string());
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        tokio::spawn(async move { request.send().await.unwrap().status().as_u16() })
+    };
+    let mut held = [("the claim", ask("claim", &idle, &asks)), ("the beat", ask("beat", &busy, &beats))];
+    // The beat has begun when it is stored; a claim leaves no trace.
+    remuda_testbed::wait::until("the beat to arrive", BOUND, async || {
+        let lease = ground.store.lease(claim.task.id).await.unwrap().unwrap();
+        (lease.progress > 0.4).then_some(())
+    })
+    .await
+    .unwrap();
+    for (what, held) in &mut held {
+        let early = tokio::time::timeout(Duration::from_millis(300), held).await;
+        assert!(early.is_err(), "{what} waits: {early:?}");
+    }
+    // As another server of the installation would do it. Here it is noticed within a second; the bound is for busy machines,
+    // and well below what both would wait for by themselves.
+    ground.store.revoke_key(record(&ground, &mine).await.id).await.unwrap();
+    let soon = tokio::time::Instant::now() + LONGEST_WAIT / 2;
+    for (what, held) in held {
+        let status =
+            tokio::time::timeout_at(soon, held).await.unwrap_or_else(|_| panic!("{what} still waits"));
+        assert_eq!(status.unwrap(), 401, "{what}");
+    }
+    // A claim that ended takes nothing more.
+    let id = ground.submit().await;
+    assert_eq!(ground.sidecar().await.claim().await.task.id, id);
 }

@@ -5,7 +5,7 @@ use remuda_core::{
 };
 
 use super::Fixture;
-use super::world::{World, completed, new_task};
+use super::world::{World, completed, new_task, owner};
 use crate::{Counts, Error};
 
 fn harm(kind: HarmKind, second: i64) -> Harm {
@@ -96,20 +96,26 @@ pub async fn an_ended_task_stays_as_it_is(fixture: impl Fixture) {
 /// Who says that it holds the task must hold it.
 pub async fn harm_told_with_a_lease_needs_that_lease(fixture: impl Fixture) {
     let world = World::new(fixture).await;
-    let (_, claim) = world.running("w").await;
+    let (hand, claim) = world.running("w").await;
+    let (other, _) = world.running("x").await;
     let (id, fence, store) = (claim.task.id, claim.lease.fence, &world.store);
-    for (task, wrong) in [(id, fence.next()), (id, Fence(0)), (TaskId::new(), fence)] {
-        let refused = store.note_harm(task, Some(wrong), harm(HarmKind::Death, 1)).await;
+    let (mine, unknown) = (hand.owner, owner());
+    for (task, who, wrong) in [
+        (id, mine, fence.next()),
+        (id, mine, Fence(0)),
+        (TaskId::new(), mine, fence),
+        (id, other.owner, fence),
+        (id, unknown, fence),
+    ] {
+        let refused = store.note_harm(task, Some((who, wrong)), harm(HarmKind::Death, 1)).await;
         assert!(matches!(refused, Err(Error::Fenced)), "{refused:?}");
     }
     let waits = world.submit(new_task()).await;
-    let refused = store.note_harm(waits.id, Some(waits.fence), harm(HarmKind::Death, 1)).await;
+    let refused = store.note_harm(waits.id, Some((mine, waits.fence)), harm(HarmKind::Death, 1)).await;
     assert!(matches!(refused, Err(Error::Fenced)), "{refused:?}");
-    assert_eq!(store.note_harm(id, Some(fence), harm(HarmKind::Death, 1)).await.expect("it is heard"), ONCE);
-    assert_eq!(
-        store.note_harm(id, Some(fence), harm(HarmKind::Death, 2)).await.expect("it is heard"),
-        ENOUGH
-    );
+    let holder = Some((mine, fence));
+    assert_eq!(store.note_harm(id, holder, harm(HarmKind::Death, 1)).await.expect("it is heard"), ONCE);
+    assert_eq!(store.note_harm(id, holder, harm(HarmKind::Death, 2)).await.expect("it is heard"), ENOUGH);
 }
 
 /// A cancellation that came before wins.

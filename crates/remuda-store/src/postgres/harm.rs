@@ -1,7 +1,7 @@
 //! Tasks that harmed a process.
 
 use postgres_types::Type;
-use remuda_core::{Fence, Harm, Harmed, Status, TaskId, harm, transition};
+use remuda_core::{Fence, Harm, Harmed, OwnerId, Status, TaskId, harm, transition};
 
 use super::columns::Columns;
 use super::fault::Fault;
@@ -14,8 +14,13 @@ use crate::{Error, Result};
 
 impl Inner {
     /// Counts an incident; with enough of them the task ends.
-    pub(super) async fn note_harm(&self, id: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed> {
-        let done: Result<(Harmed, Tidings)> = attempt!(self.sessions, self.try_note_harm(id, lease, &harm));
+    pub(super) async fn note_harm(
+        &self,
+        id: TaskId,
+        holder: Option<(OwnerId, Fence)>,
+        harm: Harm,
+    ) -> Result<Harmed> {
+        let done: Result<(Harmed, Tidings)> = attempt!(self.sessions, self.try_note_harm(id, holder, &harm));
         let (harmed, tidings) = done?;
         self.announce(tidings);
         Ok(harmed)
@@ -24,7 +29,7 @@ impl Inner {
     async fn try_note_harm(
         &self,
         id: TaskId,
-        lease: Option<Fence>,
+        holder: Option<(OwnerId, Fence)>,
         new: &Harm,
     ) -> Result<(Harmed, Tidings), Fault> {
         let transaction = self.sessions.begin().await?;
@@ -32,12 +37,16 @@ impl Inner {
         let Some(mut task) = lock_all(&transaction, &[id.0]).await?.pop() else {
             transaction.rollback().await?;
             // A holder of a lease on nothing holds nothing.
-            return match lease {
+            return match holder {
                 Some(_) => Err(Error::Fenced.into()),
                 None => Ok((Harmed { count: 0, set_aside: false }, Tidings::default())),
             };
         };
-        if lease.is_some_and(|fence| task.status != Status::Running || task.fence != fence) {
+        if let Some((owner, fence)) = holder
+            && (task.status != Status::Running
+                || task.fence != fence
+                || !is_owner(&transaction, id, owner).await?)
+        {
             transaction.rollback().await?;
             return Err(Error::Fenced.into());
         }
@@ -67,6 +76,13 @@ impl Inner {
         let tidings = save.commit_in(transaction, self.side_shard()).await?;
         Ok((Harmed { count, set_aside: true }, tidings))
     }
+}
+
+/// Whether the lease on a task is this owner's. The task must be locked.
+async fn is_owner(transaction: &Transaction, id: TaskId, owner: OwnerId) -> Result<bool, Fault> {
+    let select = "SELECT 1 FROM remuda.lease WHERE task = $1 AND owner = $2";
+    let rows = transaction.query(select, &[(&id.0, Type::UUID), (&owner.0, Type::UUID)]).await?;
+    Ok(!rows.is_empty())
 }
 
 /// Everything that is known of a task, oldest first.

@@ -206,9 +206,9 @@ impl Store for PostgresStore {
         self.inner.adopt(&request).await
     }
 
-    async fn note_harm(&self, task: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed> {
+    async fn note_harm(&self, task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed> {
         self.inner.open()?;
-        self.inner.note_harm(task, lease, harm).await
+        self.inner.note_harm(task, holder, harm).await
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {

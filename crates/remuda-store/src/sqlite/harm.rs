@@ -1,6 +1,6 @@
 //! Tasks that harmed a process.
 
-use remuda_core::{Fence, Harm, Harmed, Status, TaskId, harm, transition};
+use remuda_core::{Fence, Harm, Harmed, OwnerId, Status, TaskId, harm, transition};
 
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
@@ -9,9 +9,14 @@ use crate::Error;
 
 impl Batch<'_> {
     /// Counts an incident; with enough of them the task ends.
-    pub(super) fn note_harm(&mut self, id: TaskId, lease: Option<Fence>, new: &Harm) -> Outcome<Harmed> {
-        let held = self.state.running.get(&id).map(|held| held.lease.fence);
-        if lease.is_some() && lease != held {
+    pub(super) fn note_harm(
+        &mut self,
+        id: TaskId,
+        holder: Option<(OwnerId, Fence)>,
+        new: &Harm,
+    ) -> Outcome<Harmed> {
+        let held = self.state.running.get(&id).map(|held| (held.lease.owner, held.lease.fence));
+        if holder.is_some() && holder != held {
             return Err(Error::Fenced.into());
         }
         let Some(Numbered { no, mut task }) = self.load(id)? else {

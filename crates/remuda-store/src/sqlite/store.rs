@@ -348,8 +348,8 @@ impl Store for SqliteStore {
         self.write(move |batch| batch.adopt(&request)).await
     }
 
-    async fn note_harm(&self, task: TaskId, lease: Option<Fence>, harm: Harm) -> Result<Harmed> {
-        self.write(move |batch| batch.note_harm(task, lease, &harm)).await
+    async fn note_harm(&self, task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed> {
+        self.write(move |batch| batch.note_harm(task, holder, &harm)).await
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {

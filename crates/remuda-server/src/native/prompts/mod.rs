@@ -11,6 +11,8 @@
 mod control;
 mod entry;
 mod error;
+#[cfg(test)]
+mod growth;
 mod history;
 mod jobs;
 mod list;

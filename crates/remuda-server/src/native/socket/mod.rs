@@ -22,7 +22,7 @@ mod narrator;
 mod shelf;
 mod story;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod words;
 
 use axum::Router;

@@ -12,7 +12,7 @@ use super::story::{Story, Word};
 const NAME: &str = "the \"client's\"";
 
 /// A task that has ended.
-pub(super) fn task(status: Status) -> Task {
+pub(crate) fn task(status: Status) -> Task {
     let new = NewTask::new(serde_json::value::to_raw_value(&json!({})).unwrap());
     let now = Timestamp::now();
     let mut task: Task = serde_json::from_value(json!({

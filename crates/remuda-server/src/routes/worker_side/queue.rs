@@ -355,8 +355,8 @@ pub(crate) async fn harm(
             return Err(ApiError::invalid(field, format!("{field} has more than {LONGEST_WORD} bytes")));
         }
     }
-    current(&state, &sidecar, lease).await?;
-    let harmed = state.store.note_harm(lease.task, Some(lease.fence), harm).await.map_err(of_lease)?;
+    let holder = Some((sidecar.owner, lease.fence));
+    let harmed = state.store.note_harm(lease.task, holder, harm).await.map_err(of_lease)?;
     if harmed.set_aside {
         state.live.forget(&state.hub, lease.task);
     }

@@ -15,7 +15,7 @@ pub enum Kind {
     Load,
     /// By what the attacker gets.
     Check,
-    /// As a load, and the server is killed twice in the middle of it.
+    /// As a load; then it is made again, and the server is killed in the middle of its work on it.
     Killed,
 }
 
@@ -66,7 +66,7 @@ attacks! {
     "graph-long-names" Load Plain false graphs::long_names, "a class, an id and an input of 1 MB each";
     "graph-placements" Load Plain false graphs::placements, "20,000 inputs that name one asset";
     "graph-crowd" Load Plain false graphs::crowd, "64 graphs of 3 MB at once, again and again";
-    "harmful-restart" Killed Plain true graphs::savers, "a heavy graph, and the server killed twice while it reads it";
+    "harmful-restart" Killed Plain true graphs::savers, "heavy graphs, and kill -9 in the middle of reading them: the task with two deaths is set aside, and no other";
     "answers-endless-200" Load Hostile true answers::endless_ok, "a ComfyUI whose answers never end";
     "answers-endless-500" Load Hostile false answers::endless_error, "a ComfyUI whose errors never end";
     "answers-gzip-bomb" Load Hostile true answers::gzip, "a ComfyUI whose answers unpack for ever";
@@ -90,6 +90,7 @@ attacks! {
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
     "values-prompt" Load Plain false values::prompt, "31 MB of tiny values beside the graph of a prompt";
+    "prompt-extra-data" Load Plain false values::extra_data, "up to 31 MB of zeros, of names and of nested objects in the extra_data of a valid prompt, 12 at once";
     "values-task" Load Plain false values::task, "31 MB of tiny values in the metadata, the fields and the nodes of a task";
     "values-controls" Load Plain false values::controls, "tiny values to /queue, /history, /interrupt, /free, /settings and jobs";
     "values-sockets" Load Plain false values::sockets, "websockets that say many tiny values, in messages of up to 16 MB";
@@ -110,7 +111,7 @@ attacks! {
     "pipelining" Load Plain false share::pipelining, "100 connections with 2,000 requests in a row, unread";
     "flood" Load Plain false share::flood, "one key asks as fast as it can over 64 connections";
     "flood-no-key" Load Plain false share::flood_no_key, "somebody without a key asks as fast as he can";
-    "hoard-settings" Check Plain false share::hoard_settings, "settings and user data without end";
+    "hoard-settings" Check Narrow false share::hoard_settings, "settings and user data without end";
     "worker-key-spy" Check Sidecar true workers::spy, "reads the leases of another's worker";
     "worker-key-spoof" Check Sidecar true workers::spoof, "says the id of another's process and takes its tasks";
     "worker-key-end" Check Sidecar true workers::forge_end, "reports the end of another's task";
@@ -123,7 +124,7 @@ attacks! {
     "worker-key-gateway" Check Plain true workers::gateway, "registers an address under the gateway's own id, to be fetched";
     "worker-key-delivery" Check Sidecar true workers::delivery, "delivers files with .. in their names";
     "worker-key-forget" Check Sidecar true deliveries::forgotten, "names another's lease, so that its deliveries count no more";
-    "worker-key-hoard" Check Plain false workers::hoard, "registers workers and object_info without end";
+    "worker-key-hoard" Check Narrow false workers::hoard, "registers workers and object_info without end";
     "loader-names" Check Plain true names::loaders, "LoadImage with paths of the host and of other tenants";
     "linked-names" Check Plain true names::linked, "the same names, by way of a node that only holds a text";
     "long-names" Check Page true names::long, "names of 5,000 characters in every place";
@@ -137,12 +138,13 @@ attacks! {
     "login-guessing" Check Plain true secrets::guessing, "wrong keys, one after the other";
     "revoked-key" Check Plain true secrets::revoked, "streams, sockets and held requests of a revoked key";
     "permissions" Check Plain true secrets::permissions, "other users of the machine read the data directory";
-    "secrets-at-rest" Check Plain true secrets::at_rest, "a paid key, looked for in every file of the data directory";
+    "secrets-at-rest" Check Plain true secrets::at_rest, "a paid key and the key between servers, looked for in every file of the data directory";
     "secrets-nested" Check Plain true secrets::nested, "keys deep inside extra_data and under other names, looked for in files and answers";
     "workers-endpoint" Check Plain true secrets::endpoints, "addresses of workers, asked for without the scope admin";
     "scopes" Check Plain true secrets::scopes, "every key on every route that it has no scope for";
     "descriptions-forged" Check Plain true descriptions::forge, "a worker key that describes the nodes of the installation anew";
-    "forwarded" Check Proxied true proxies::feigned, "addresses that a guesser writes itself, passed on by a trusted proxy";
+    "address-share" Check Proxied false proxies::crowded, "20 tenants behind one address of a trusted proxy take its permits and its rate";
+    "forwarded" Check Proxied false proxies::feigned, "addresses that a guesser writes itself, passed on by a trusted proxy";
 }
 
 impl Attack {

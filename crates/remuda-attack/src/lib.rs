@@ -13,10 +13,12 @@
 
 mod attacks;
 mod catalogue;
+mod deed;
 mod dice;
 mod fuzz;
 mod hostile;
 mod judge;
+mod killed;
 mod options;
 mod probe;
 mod raw;

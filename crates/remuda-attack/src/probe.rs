@@ -2,6 +2,7 @@
 
 use crate::judge::Spread;
 use crate::stage::Stage;
+use futures_util::{StreamExt, stream};
 use reqwest::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use tokio_util::sync::CancellationToken;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Probes wait until long after the attack: what they cost is the door, not the render.
 const LATER: &str = "2999-01-01T00:00:00Z";
+/// How many tasks are cancelled at the same time.
+const CANCELLED: usize = 8;
 
 /// What a probe saw.
 #[derive(Debug, Default)]
@@ -100,10 +103,11 @@ impl Probe {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Value, String> {
-        let request = match self.stage.keys.bob.is_empty() {
-            true => request,
-            false => request.bearer_auth(&self.stage.keys.bob),
-        };
+        self.send_as(&self.stage.keys.bob, request).await
+    }
+
+    async fn send_as(&self, key: &str, request: reqwest::RequestBuilder) -> Result<Value, String> {
+        let request = if key.is_empty() { request } else { request.bearer_auth(key) };
         let answer = request.send().await.map_err(|error| reason(&error))?;
         let status = answer.status();
         let body = answer.bytes().await.map_err(|error| reason(&error))?;
@@ -114,17 +118,81 @@ impl Probe {
         serde_json::from_slice(&body).map_err(|error| error.to_string())
     }
 
-    /// Cancels everything of a tenant that has not ended, as far as the server lets itself be asked.
-    pub(crate) async fn cancel_all(&self, key: &str) {
-        for status in ["pending", "running"] {
-            let list = self.http.get(self.stage.url(&format!("/api/v1/tasks?status={status}&limit=100")));
-            let Ok(answer) = list.bearer_auth(key).send().await else { continue };
-            let list: Value =
-                serde_json::from_slice(&answer.bytes().await.unwrap_or_default()).unwrap_or_default();
-            for task in list["tasks"].as_array().into_iter().flatten() {
-                let id = task["id"].as_str().unwrap_or_default();
-                let cancel = self.http.delete(self.stage.url(&format!("/api/v1/tasks/{id}")));
-                let _ = cancel.bearer_auth(key).send().await;
+    /// Cancels everything of a tenant and waits until it has ended: what is still rendered keeps the ComfyUI from the
+    /// second tenant. Refusals are not final: whoever used most is turned away for a while.
+    pub(crate) async fn cancel_all(&self, key: &str, within: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + within;
+        let mut why = "it was not tried".to_owned();
+        while Instant::now() < deadline {
+            match self.cancel_some(key).await {
+                Ok(0) => return Ok(()),
+                Ok(left) => why = format!("{left} tasks or more have not ended"),
+                Err(error) => why = error,
+            }
+            tokio::time::sleep(PAUSE * 5).await;
+        }
+        Err(format!("the attacker's own tasks cannot be cancelled within {} s: {why}", within.as_secs()))
+    }
+
+    /// Cancels one page of what waits and one of what runs; how many tasks those were.
+    async fn cancel_some(&self, key: &str) -> Result<usize, String> {
+        let mut found = 0;
+        for status in ["running", "pending"] {
+            let url = self.stage.url(&format!("/api/v1/tasks?status={status}&limit=100"));
+            let list = self.send_as(key, self.http.get(url)).await?;
+            let ids = list["tasks"].as_array().into_iter().flatten().filter_map(|task| task["id"].as_str());
+            let cancelled = stream::iter(ids).map(|id| {
+                let url = self.stage.url(&format!("/api/v1/tasks/{id}"));
+                async move { self.send_as(key, self.http.delete(url)).await }
+            });
+            let cancelled: Vec<_> = cancelled.buffer_unordered(CANCELLED).collect().await;
+            found += cancelled.len();
+            // One that has just ended by itself is what was wanted.
+            let refused = cancelled.into_iter().filter_map(Result::err).find(|why| !why.starts_with("409"));
+            if let Some(why) = refused {
+                return Err(why);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a task is set aside within this time, and its tenant is told of two deaths.
+    pub(crate) async fn is_set_aside(&self, key: &str, task: &str, within: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + within;
+        loop {
+            let url = self.stage.url(&format!("/api/v1/tasks/{task}"));
+            let why = match self.send_as(key, self.http.get(url)).await {
+                Ok(view) if view["error_class"] == "harmful" => {
+                    let harm = view["error_details"]["harm"].as_array().cloned().unwrap_or_default();
+                    let deaths = harm.iter().filter(|harm| harm["kind"] == "death").count();
+                    return match deaths {
+                        2 => Ok(()),
+                        deaths => Err(format!("task {task} was set aside after {deaths} deaths: {harm:?}")),
+                    };
+                }
+                Ok(view) => format!("it is {}: {} {}", view["status"], view["error_class"], view["error"]),
+                Err(why) => why,
+            };
+            if Instant::now() > deadline {
+                return Err(format!("task {task} brought the server down twice and is not set aside: {why}"));
+            }
+            tokio::time::sleep(PAUSE * 5).await;
+        }
+    }
+
+    /// The tasks of a tenant that were set aside.
+    pub(crate) async fn set_aside(&self, key: &str) -> Result<Vec<String>, String> {
+        let mut found = Vec::new();
+        let mut page = String::new();
+        loop {
+            let url = self.stage.url(&format!("/api/v1/tasks?status=failed&limit=100{page}"));
+            let list = self.send_as(key, self.http.get(url)).await?;
+            let tasks = list["tasks"].as_array().into_iter().flatten();
+            let harmful = tasks.filter(|task| task["error_class"] == "harmful");
+            found.extend(harmful.filter_map(|task| task["id"].as_str()).map(str::to_owned));
+            match list["next"].as_str() {
+                Some(next) => page = format!("&before={next}"),
+                None => return Ok(found),
             }
         }
     }

@@ -17,6 +17,8 @@ pub struct Line {
     pub measured: Measured,
     /// What should not have been possible; nothing if the door held.
     pub violations: Vec<String>,
+    /// Whether it was broken off because it took too long: then nothing but the numbers counts.
+    pub broken_off: bool,
     /// How long it took, start and stop of the server included.
     pub took_s: f64,
 }
@@ -63,6 +65,9 @@ impl Line {
         }
         for violation in &self.violations {
             let _ = write!(text, "\n    {violation}");
+        }
+        if self.broken_off {
+            text.push_str("\n    broken off because it took too long: judged by its numbers only");
         }
         text
     }
@@ -122,9 +127,11 @@ mod tests {
             is_load: true,
             measured: Measured { peak: 5 << 20, ..Measured::default() },
             violations: vec!["the door was open".to_owned()],
+            broken_off: true,
             took_s: 1.0,
         };
         assert!(line.shown(false).contains("VIOLATED") && line.shown(false).contains("the door was open"));
+        assert!(line.shown(false).contains("broken off"));
         let report = Report { seed: 1, quick: true, lines: vec![line] };
         assert!(!report.is_clean() && report.markdown().contains("**violated**"));
         assert!(report.summary().contains("1 violations"));

@@ -1,19 +1,16 @@
 //! One attack after the other.
 
 use crate::catalogue::{Attack, CATALOGUE, Kind};
+use crate::deed::{Made, attacker};
 use crate::judge::{Measured, judge};
+use crate::killed::killed;
 use crate::options::Options;
 use crate::probe::Probe;
 use crate::report::{Line, Report};
 use crate::world::World;
-use anyhow::{Context, Result, bail};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
-use tokio::process::Command;
+use anyhow::{Result, bail};
+use std::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// With the lowest priority, and with as many connections as the machine allows.
-const NICED: &str = r#"ulimit -n "$(ulimit -Hn)"; exec nice -n 19 "$@""#;
 
 /// Attacks, and says after each how it went.
 pub async fn run(options: &Options, mut tell: impl FnMut(&Line)) -> Result<Report> {
@@ -26,22 +23,24 @@ pub async fn run(options: &Options, mut tell: impl FnMut(&Line)) -> Result<Repor
     let mut shared: Option<World> = None;
     for attack in chosen {
         let began = Instant::now();
-        let (measured, violations) = match attack.kind {
+        let outcome = match attack.kind {
             Kind::Check => check(options, attack, &mut shared).await,
             Kind::Load | Kind::Killed => {
                 shared = None;
                 load(options, attack).await
             }
         }
-        .unwrap_or_else(|error| {
-            (Measured::default(), vec![format!("the attack could not be made: {error:#}")])
+        .unwrap_or_else(|error| Outcome {
+            violations: vec![format!("the attack could not be made: {error:#}")],
+            ..Outcome::default()
         });
         let line = Line {
             name: attack.name,
             what: attack.what,
             is_load: attack.kind != Kind::Check,
-            measured,
-            violations,
+            measured: outcome.measured,
+            violations: outcome.violations,
+            broken_off: outcome.broken_off,
             took_s: began.elapsed().as_secs_f64(),
         };
         tell(&line);
@@ -57,7 +56,14 @@ fn is_chosen(attack: &Attack, options: &Options) -> bool {
     }
 }
 
-type Outcome = (Measured, Vec<String>);
+/// How an attack went.
+#[derive(Default)]
+struct Outcome {
+    measured: Measured,
+    violations: Vec<String>,
+    /// Nothing but the numbers counts.
+    broken_off: bool,
+}
 
 async fn check(options: &Options, attack: &Attack, shared: &mut Option<World>) -> Result<Outcome> {
     let kept = shared.take().filter(|world| world.stage.setup == attack.setup);
@@ -65,7 +71,13 @@ async fn check(options: &Options, attack: &Attack, shared: &mut Option<World>) -
         Some(world) => world,
         None => World::start(options, attack.setup).await?,
     };
-    let mut violations = attacker(options, attack, &world).await?;
+    let mut violations = match attacker(options, attack, &world.stage).await? {
+        Made::Whole(violations) => violations,
+        // There are no numbers: nobody knows whether the door held.
+        Made::BrokenOff => {
+            vec![format!("broken off after {} s, and nothing was seen", options.longest.as_secs())]
+        }
+    };
     let measured = Measured { peak: world.peak(), capped: world.was_capped(), ..Measured::default() };
     violations.extend(judge(&measured, options));
     violations.extend(world.panics());
@@ -74,7 +86,7 @@ async fn check(options: &Options, attack: &Attack, shared: &mut Option<World>) -
     } else {
         *shared = Some(world);
     }
-    Ok((measured, violations))
+    Ok(Outcome { measured, violations, broken_off: false })
 }
 
 async fn load(options: &Options, attack: &Attack) -> Result<Outcome> {
@@ -88,18 +100,23 @@ async fn load(options: &Options, attack: &Attack) -> Result<Outcome> {
     if let Some(why) = quiet.0.first_failure {
         bail!("before the attack: {why}");
     }
-    let mut violations = Vec::new();
     let attacked = async {
         let deed = async {
-            let made = attacker(options, attack, &world).await;
-            made.unwrap_or_else(|error| vec![format!("the attacker broke off: {error:#}")])
+            let made = attacker(options, attack, &world.stage).await;
+            made.unwrap_or_else(|error| Made::Whole(vec![format!("the attacker broke off: {error:#}")]))
         };
         // What a request set off may go on after its answer.
         tokio::join!(deed, tokio::time::sleep(options.under)).0
     };
-    let mut under = watched(&probe, attacked).await;
-    violations.append(&mut under.2);
+    let under = watched(&probe, attacked).await;
+    // One that is broken off did what it could; the numbers say what that was.
+    let (mut violations, broken_off) = match under.2 {
+        Made::Whole(violations) => (violations, false),
+        Made::BrokenOff => (Vec::new(), true),
+    };
     let stored = under.0.task.clone().or(quiet.0.task.clone());
+    let after = aftermath(options, attack, &mut world, &probe, stored).await;
+    // The memory after each restart counts as well.
     let measured = Measured {
         quiet: quiet.0.spread(),
         under: under.0.spread(),
@@ -111,9 +128,9 @@ async fn load(options: &Options, attack: &Attack) -> Result<Outcome> {
         capped: world.was_capped(),
     };
     violations.extend(judge(&measured, options));
-    violations.extend(aftermath(options, attack, &mut world, &probe, stored).await);
+    violations.extend(after);
     violations.extend(world.panics());
-    Ok((measured, violations))
+    Ok(Outcome { measured, violations, broken_off })
 }
 
 /// What the second tenant and `/live` see while something happens, and what that returns.
@@ -141,23 +158,13 @@ async fn aftermath(
 ) -> Vec<String> {
     let mut wrong = Vec::new();
     if attack.kind == Kind::Killed {
-        for _ in 0..2 {
-            world.kill().await;
-            if let Err(why) = world.start_again().await {
-                wrong.push(format!("after kill -9: {why}"));
-            }
-            // Time to take the task up again.
-            tokio::time::sleep(Duration::from_secs(2)).await;
-        }
+        wrong.extend(killed(options, attack, world, probe).await);
     }
     // In the short form only those start again of which something is stored that is computed on.
     let computed = ["graph", "descriptions"].iter().any(|name| attack.name.starts_with(name));
     let again = !options.quick || attack.kind == Kind::Killed || computed;
     if !again {
-        probe.cancel_all(&world.stage.keys.mallory).await;
-        if let Err(why) = probe.renders(options.turn).await {
-            wrong.push(format!("after the attack: {why}"));
-        }
+        wrong.extend(still_renders(options, world, probe, "after the attack").await);
     }
     if let Err(why) = world.stop().await {
         wrong.push(why);
@@ -180,30 +187,17 @@ async fn aftermath(
     {
         wrong.push(format!("after a restart a stored task cannot be read: {why}"));
     }
-    // The attacker's renders may keep a ComfyUI busy for as long as its GPU needs: that is no harm, it is a queue.
-    probe.cancel_all(&world.stage.keys.mallory).await;
-    if let Err(why) = probe.renders(options.turn).await {
-        wrong.push(format!("after a restart: {why}"));
-    }
+    wrong.extend(still_renders(options, world, probe, "after a restart").await);
     if let Err(why) = world.stop().await {
         wrong.push(format!("after a restart: {why}"));
     }
     wrong
 }
 
-/// Runs the attacker with the lowest priority, and returns what it achieved.
-async fn attacker(options: &Options, attack: &Attack, world: &World) -> Result<Vec<String>> {
-    let file = tempfile::NamedTempFile::new()?;
-    world.stage.write(file.path())?;
-    let mut command = Command::new("sh");
-    command.args(["-c", NICED, "sh"]).arg(&options.attacker).arg("--attacker").arg(attack.name);
-    command.arg("--stage").arg(file.path()).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(options.longest, command.output()).await;
-    // One that is broken off did what it could; the numbers say what that was.
-    let Ok(output) = output else { return Ok(Vec::new()) };
-    let output = output.context("cannot start the attacker")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let last = text.lines().last().unwrap_or_default();
-    serde_json::from_str(last)
-        .with_context(|| format!("the attacker failed: {}", String::from_utf8_lossy(&output.stderr)))
+/// Whether the second tenant's task is rendered once the attacker's are out of the way. Those may keep a ComfyUI busy for
+/// as long as its GPU needs: that is no harm, it is a queue.
+async fn still_renders(options: &Options, world: &World, probe: &Probe, when: &str) -> Vec<String> {
+    let cancelled = probe.cancel_all(&world.stage.keys.mallory, options.turn).await;
+    let rendered = probe.renders(options.turn).await;
+    [cancelled, rendered].into_iter().filter_map(Result::err).map(|why| format!("{when}: {why}")).collect()
 }

@@ -20,8 +20,10 @@ pub enum Setup {
     Insecure,
     /// As `Plain`, with a web page from a folder.
     Page,
-    /// As `Plain`, and the attacker's address is that of a trusted proxy.
+    /// As `Plain`, and the attacker's address is that of a trusted proxy. Permits and rates are small.
     Proxied,
+    /// As `Plain`, with limits on what one guest may store that are reached in a moment.
+    Narrow,
 }
 
 /// Keys of everybody; empty where the server has none.

@@ -22,6 +22,37 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What has no flag: a server that ends soon, and a bound on the outputs of a task that can be reached in a moment.
 const SETTINGS: [(&str, &str); 2] = [("REMUDA_DRAIN", "1s"), ("REMUDA_MAX_OUTPUT_TOTAL", "48MiB")];
 
+/// How much one tenant's settings and user data may have in [`Setup::Narrow`], in MiB.
+pub(crate) const DOCUMENTS_MIB: usize = 64;
+/// How many descriptions of nodes one key may keep there.
+pub(crate) const OBJECT_INFOS: usize = 40;
+/// How large those may be together, in MiB.
+pub(crate) const OBJECT_INFOS_MIB: usize = 24;
+/// How many submissions, uploads and waiting requests there may be at once in [`Setup::Proxied`], of each.
+pub(crate) const PERMITS: usize = 16;
+/// How many requests a second a guest has there.
+pub(crate) const RATE: usize = 50;
+
+/// The settings of an installation that have no flag.
+fn settings(setup: Setup) -> Vec<(&'static str, String)> {
+    let mut all: Vec<_> = SETTINGS.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+    match setup {
+        Setup::Narrow => all.extend([
+            ("REMUDA_DOCUMENT_BYTES", format!("{DOCUMENTS_MIB}MiB")),
+            ("REMUDA_MAX_OBJECT_INFOS", OBJECT_INFOS.to_string()),
+            ("REMUDA_MAX_OBJECT_INFOS_SIZE", format!("{OBJECT_INFOS_MIB}MiB")),
+        ]),
+        Setup::Proxied => all.extend([
+            ("REMUDA_SUBMISSIONS", PERMITS.to_string()),
+            ("REMUDA_UPLOADS", PERMITS.to_string()),
+            ("REMUDA_WAITING", PERMITS.to_string()),
+            ("REMUDA_RATE", RATE.to_string()),
+        ]),
+        _ => {}
+    }
+    all
+}
+
 /// The installation.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -31,6 +62,9 @@ pub(crate) struct World {
     /// ComfyUIs and sidecars.
     _others: Vec<Program>,
     memory: Memory,
+    /// Of the processes before this one.
+    peak_before: u64,
+    capped_before: bool,
     turn: Duration,
     cap: u64,
     _folder: tempfile::TempDir,
@@ -56,7 +90,7 @@ impl World {
             _ => None,
         };
         let arguments = arguments(setup, &address, &data, &sim, port, page.as_deref());
-        let server = launch(&options.remuda, arguments.clone(), &log, &SETTINGS)?;
+        let server = launch(&options.remuda, arguments.clone(), &log, &settings(setup))?;
         let memory = Memory::watch(server.id(), options.cap);
         let stage = Stage {
             server: address,
@@ -75,8 +109,18 @@ impl World {
             seed: options.seed,
         };
         let (turn, cap) = (options.turn, options.cap);
-        let mut world =
-            World { stage, server, arguments, _others: others, memory, turn, cap, _folder: folder };
+        let mut world = World {
+            stage,
+            server,
+            arguments,
+            _others: others,
+            memory,
+            peak_before: 0,
+            capped_before: false,
+            turn,
+            cap,
+            _folder: folder,
+        };
         world.ready().await.map_err(|why| anyhow::anyhow!("{why}; its log: {}", world.log_tail()))?;
         if !matches!(setup, Setup::Open | Setup::Insecure) {
             world.make_keys()?;
@@ -118,7 +162,7 @@ impl World {
             ["worker", "--server", &server, "--comfyui", &sim, "--data", &data, "--worker-id", SIDECAR];
         let words = words.map(str::to_owned);
         let log = self.folder().join("sidecar.log");
-        let key = [("REMUDA_API_KEY", self.stage.keys.sidecar.as_str())];
+        let key = [("REMUDA_API_KEY", self.stage.keys.sidecar.clone())];
         self._others.push(launch(&self.stage.remuda, words, &log, &key)?);
         Ok(())
     }
@@ -185,19 +229,29 @@ impl World {
 
     /// Starts the server again on what it has stored, and waits until it is ready.
     pub(crate) async fn start_again(&mut self) -> Result<(), String> {
-        let started = launch(&self.stage.remuda, self.arguments.clone(), &self.stage.log, &SETTINGS);
-        self.server = started.map_err(|error| format!("{error:#}"))?;
-        self.memory = Memory::watch(self.server.id(), self.cap);
+        self.launch_again()?;
         self.ready().await
     }
 
-    /// The most memory that the server had since its start.
-    pub(crate) fn peak(&self) -> u64 {
-        self.memory.peak.load(Ordering::Relaxed)
+    /// Starts the server again, and does not wait for it.
+    pub(crate) fn launch_again(&mut self) -> Result<(), String> {
+        let settings = settings(self.stage.setup);
+        let started = launch(&self.stage.remuda, self.arguments.clone(), &self.stage.log, &settings);
+        self.server = started.map_err(|error| format!("{error:#}"))?;
+        // What the process before had is not forgotten with it.
+        (self.peak_before, self.capped_before) = (self.peak(), self.was_capped());
+        self.memory = Memory::watch(self.server.id(), self.cap);
+        Ok(())
     }
 
+    /// The most memory that the server had, before and after every restart.
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak_before.max(self.memory.peak.load(Ordering::Relaxed))
+    }
+
+    /// Whether it was killed for it, before or after a restart.
     pub(crate) fn was_capped(&self) -> bool {
-        self.memory.capped.load(Ordering::Relaxed)
+        self.capped_before || self.memory.capped.load(Ordering::Relaxed)
     }
 
     pub(crate) fn log_tail(&self) -> String {
@@ -229,7 +283,7 @@ fn arguments(
     let (data, proxy) = (data.display().to_string(), crate::raw::FROM.to_string());
     words.extend(["--data", &data]);
     match setup {
-        Setup::Plain | Setup::Open | Setup::Page => words.extend(["--comfyui", &sim]),
+        Setup::Plain | Setup::Open | Setup::Page | Setup::Narrow => words.extend(["--comfyui", &sim]),
         Setup::Hostile => words.extend(["--comfyui", &sim, "--comfyui", &hostile]),
         Setup::Insecure => words.extend(["--comfyui", &sim, "--insecure", "--cors-origin", "*"]),
         Setup::Proxied => words.extend(["--comfyui", &sim, "--trusted-proxy", &proxy]),
@@ -258,11 +312,12 @@ fn launch(
     remuda: &Path,
     words: impl IntoIterator<Item = String>,
     log: &Path,
-    variables: &[(&str, &str)],
+    variables: &[(&str, String)],
 ) -> Result<Program> {
     let shell = ["-c".to_owned(), LOGGED.to_owned(), "sh".to_owned(), log.display().to_string()];
     let words = shell.into_iter().chain([remuda.display().to_string()]).chain(words);
-    Program::start("sh", words, variables.iter().copied()).context("cannot start a process")
+    Program::start("sh", words, variables.iter().map(|(name, value)| (*name, value.as_str())))
+        .context("cannot start a process")
 }
 
 /// Makes a key through the running server.

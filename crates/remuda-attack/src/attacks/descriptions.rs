@@ -4,6 +4,7 @@ use super::pictures;
 use super::workers::{SOMEBODY, Thief, sha256};
 use crate::raw::{Answer, Client};
 use crate::stage::Stage;
+use crate::world::{OBJECT_INFOS, OBJECT_INFOS_MIB};
 use anyhow::{Context, Result};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ async fn describe(thief: &Thief, stage: &Stage, worker: &str, info: String) -> R
 }
 
 /// Whether the second tenant's plain graph is taken by every way in.
-async fn taken(client: &Client, stage: &Stage, wrong: &mut Vec<String>) -> Result<()> {
+async fn taken_by_others(client: &Client, stage: &Stage, wrong: &mut Vec<String>) -> Result<()> {
     let graph = crate::probe::graph(9);
     let later = json!({"payload": graph, "not_before": "2999-01-01T00:00:00Z"});
     for (path, body) in [("/api/v1/tasks", later), ("/prompt", json!({"prompt": graph}))] {
@@ -55,7 +56,7 @@ pub(crate) async fn many(stage: Stage) -> Result<Vec<String>> {
             anyhow::bail!("a description is refused: {} {}", answer.status, answer.text());
         }
         if n % 16 == 0 || n > 120 {
-            taken(&thief.client, &stage, &mut wrong).await?;
+            taken_by_others(&thief.client, &stage, &mut wrong).await?;
         }
     }
     let known = thief.client.get("/object_info", &stage.keys.bob).await?.json();
@@ -98,7 +99,7 @@ pub(crate) async fn huge(stage: Stage) -> Result<Vec<String>> {
             }
         }
         let began = Instant::now();
-        taken(&thief.client, &stage, &mut wrong).await?;
+        taken_by_others(&thief.client, &stage, &mut wrong).await?;
         let allowed = Duration::from_secs(if stage.quick { 10 } else { 2 });
         if began.elapsed() > allowed {
             wrong.push(format!("the second tenant's tasks took {:?}", began.elapsed()));
@@ -109,6 +110,39 @@ pub(crate) async fn huge(stage: Stage) -> Result<Vec<String>> {
         }
     }
     wrong.dedup();
+    Ok(wrong)
+}
+
+/// Descriptions that are all in use: large ones until there is no room for their bytes, then small ones until there are
+/// as many as there may be.
+pub(super) async fn hoard(thief: &Thief, stage: &Stage) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    let (mut taken, mut n) = (0, 0);
+    for (what, length, most) in [("MiB", 1 << 20, OBJECT_INFOS_MIB), ("descriptions", 1, OBJECT_INFOS)] {
+        let refused = loop {
+            if taken > most {
+                break None;
+            }
+            let text = format!(r#"{{"Hoard{n}":{{"description":"{}"}}}}"#, "d".repeat(length));
+            n += 1;
+            let answer = describe(thief, stage, &format!("hoard-{n}"), text).await?;
+            if !answer.is_success() {
+                break Some(answer);
+            }
+            taken += 1;
+        };
+        match refused {
+            None => wrong.push(format!("{taken} {what} of object_info of one key, {most} are allowed")),
+            Some(answer) if answer.status == 429 && answer.json()["limit"].is_string() => {
+                // The last large one does not quite fit beside the names of the others.
+                if taken + 1 < most {
+                    wrong.push(format!("only {taken} {what} of object_info are taken, {most} are allowed"));
+                }
+            }
+            Some(answer) => wrong.push(format!("object_info: {} {}", answer.status, answer.text())),
+        }
+    }
+    taken_by_others(&thief.client, stage, &mut wrong).await?;
     Ok(wrong)
 }
 
@@ -174,7 +208,7 @@ pub(crate) async fn forge(stage: Stage) -> Result<Vec<String>> {
             image.to_string().chars().take(100).collect::<String>()
         ));
     }
-    taken(client, &stage, &mut wrong).await?;
+    taken_by_others(client, &stage, &mut wrong).await?;
     let own = json!({"prompt": loading("forge.png")}).to_string();
     let answer = client.post("/prompt", &stage.keys.bob, own).await?;
     if !answer.is_success() {

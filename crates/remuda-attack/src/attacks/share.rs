@@ -3,6 +3,7 @@
 use super::pictures;
 use crate::raw::{Client, answer_to, closes, connect, connect_narrow, head};
 use crate::stage::Stage;
+use crate::world::{DOCUMENTS_MIB, make_key};
 use anyhow::{Context, Result};
 use futures_util::future::join_all;
 use serde_json::json;
@@ -283,29 +284,37 @@ pub(crate) async fn flood_no_key(stage: Stage) -> Result<Vec<String>> {
 
 pub(crate) async fn hoard_settings(stage: Stage) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
-    let key = &stage.keys.mallory;
+    // Both count together: each has a tenant of its own, so that each is filled from nothing.
+    let other = make_key(&stage.remuda, &stage.data, "hoarder", "hoarder", &["submit", "read"])?;
     let mut wrong = Vec::new();
     let body = format!("\"{}\"", "v".repeat(1 << 20));
-    for (what, path) in [("settings", "/settings/s"), ("user data", "/userdata/f")] {
+    let hoards = [("settings", "/settings/s", &stage.keys.mallory), ("user data", "/userdata/f", &other)];
+    for (what, path, key) in hoards {
         let mut refused = None;
-        // Half a gigabyte, of which nobody ever needs the tenth part.
-        for n in 0..500 {
-            let answer = client.post(&format!("{path}{n}"), key, body.clone()).await?;
+        let mut taken = 0;
+        while taken <= DOCUMENTS_MIB {
+            let answer = client.post(&format!("{path}{taken}"), key, body.clone()).await?;
             if !answer.is_success() {
                 refused = Some(answer);
                 break;
             }
+            taken += 1;
         }
         match refused {
-            None => wrong.push(format!("500 MiB of {what} of one tenant were taken")),
-            Some(answer) if matches!(answer.status, 413 | 429 | 507) => {
-                let names = answer.json()["limit"].is_string() || answer.text().contains("limit");
-                if !names {
-                    wrong.push(format!("the refusal of {what} does not name its limit: {}", answer.text()));
+            None => wrong.push(format!("{taken} MiB of {what} were taken, {DOCUMENTS_MIB} are allowed")),
+            Some(answer) if answer.status == 429 && answer.json()["limit"] == "server.document_bytes" => {
+                // A limit that is met too early would be a fault as well.
+                if taken < DOCUMENTS_MIB / 2 {
+                    wrong.push(format!("only {taken} MiB of {what} are taken, {DOCUMENTS_MIB} are allowed"));
                 }
             }
             Some(answer) => wrong.push(format!("{what}: {} {}", answer.status, answer.text())),
         }
+    }
+    // What one has filled is not what another has.
+    let own = client.post("/settings/own", &stage.keys.bob, body).await?;
+    if !own.is_success() {
+        wrong.push(format!("a setting of the second tenant: {} {}", own.status, own.text()));
     }
     let listed = client.get("/settings", &stage.keys.bob).await.context("the second tenant's settings")?;
     if !listed.is_success() {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
@@ -20,6 +21,8 @@ const LARGE: usize = 31 << 20;
 const SMALL: usize = (1 << 20) - 1024;
 /// Every body is sent this many times at once: enough to need the room twice, few enough not to be turned away unread.
 const AT_ONCE: usize = 2;
+/// Of each kind of extra_data so many come at once.
+const TOGETHER: usize = 3;
 /// How many guests ask for something small at the same time.
 const LANES: usize = 16;
 
@@ -105,6 +108,49 @@ pub(crate) async fn prompt(stage: Stage) -> Result<Vec<String>> {
     ];
     all.push(Asked::new("/prompt_sync", all[4].body.clone()));
     Ok(Guest::new(&stage, &stage.keys.mallory)?.ask_all(&all, stage.while_it_lasts()).await)
+}
+
+/// An object with many short names that is about this long.
+fn names(bytes: usize) -> String {
+    let mut text = String::with_capacity(bytes + 32);
+    text.push('{');
+    for n in 0_u32.. {
+        let _ = write!(text, r#""{n:x}":0,"#);
+        if text.len() > bytes {
+            break;
+        }
+    }
+    text + r#""":0}"#
+}
+
+/// Objects within objects, as deep as so many bytes allow.
+fn nested(bytes: usize) -> String {
+    let depth = bytes / 6;
+    format!("{}0{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))
+}
+
+pub(crate) async fn extra_data(stage: Stage) -> Result<Vec<String>> {
+    let graph = graph();
+    let beside = |value: String| {
+        Asked::new("/prompt", format!(r#"{{"prompt":{graph},"extra_data":{{"x":{value}}}}}"#))
+    };
+    // A debug build needs 12 s for the whole of it, and the attacker would wait for its own answers too long.
+    let large = if stage.quick { LARGE / 4 } else { LARGE };
+    let zeros = |bytes: usize| beside(format!("[{}0]", "0,".repeat(bytes / 2)));
+    // ComfyUI writes blanks between them: the first is refused for that when it is whole, the others are taken.
+    let all =
+        [zeros(large), zeros(large / 8 * 5), beside(names(large / 8 * 6)), beside(nested(large / 8 * 6))];
+    let guest = Guest::new(&stage, &stage.keys.mallory)?;
+    let deadline = Instant::now() + stage.while_it_lasts();
+    loop {
+        let sent = all.iter().flat_map(|asked| std::iter::repeat_n(asked, TOGETHER));
+        let mut wrong: Vec<String> =
+            join_all(sent.map(|asked| guest.ask(asked))).await.into_iter().flatten().collect();
+        if Instant::now() > deadline || !wrong.is_empty() {
+            wrong.dedup();
+            return Ok(wrong);
+        }
+    }
 }
 
 pub(crate) async fn task(stage: Stage) -> Result<Vec<String>> {

@@ -264,7 +264,8 @@ impl Streamer {
             FrameKind::Progress { .. } => progress_event(frame).await,
             FrameKind::Preview { mime, bytes } if self.previews => {
                 let size = bytes.len().saturating_mul(4) / 3 + mime.len() + SMALL / 4;
-                match frame.written(async |frame: &Frame| self.preview_event(frame.clone(), size).await).await {
+                match frame.written(async |frame: &Frame| self.preview_event(frame.clone(), size).await).await
+                {
                     Ok(event) => event,
                     // There will be another.
                     Err(NoRoom) => return Ok(()),

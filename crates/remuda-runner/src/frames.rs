@@ -2,6 +2,7 @@
 //!
 //! Frames are best effort and bounded. What must not be missed is an event of the store.
 
+mod live;
 mod messages;
 #[cfg(test)]
 mod tests;
@@ -13,14 +14,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use remuda_core::{AttemptNo, TaskId};
 use serde::{Deserialize, Serialize};
-use tokio::sync::broadcast;
 
+use live::{Channel, Gallery};
+pub use live::{LiveFrame, LiveFrames};
 pub(crate) use messages::Mailbox;
 pub use messages::Messages;
 use messages::{LINGER, Story};
-
-/// How many frames a slow reader may be behind before it misses some.
-const BACKLOG: usize = 64;
 
 /// With more channels than this, those without a reader and without news are dropped when another comes.
 const CHANNELS: usize = 256;
@@ -97,6 +96,8 @@ const LINGERING: usize = 64 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct FrameHub {
     inner: Arc<Mutex<Inner>>,
+    /// The newest previews; hubs beside each other have one together.
+    gallery: Arc<Gallery>,
 }
 
 #[derive(Debug, Default)]
@@ -107,29 +108,19 @@ struct Inner {
     stories: HashMap<TaskId, Story>,
 }
 
-#[derive(Debug)]
-struct Channel {
-    sender: broadcast::Sender<Frame>,
-    /// The last progress: a reader that comes late sees at once where the task is.
-    last: Option<Frame>,
-    /// When there was the last frame, or the first reader.
-    at: Instant,
-}
-
 impl Inner {
     /// The channel of a task.
     ///
     /// Before another is made, those that nobody will close are dropped: of tasks that were followed here and never ran
     /// here, and of frames that came after their lease was lost.
-    fn channel(&mut self, task: TaskId, now: Instant) -> &mut Channel {
+    fn channel(&mut self, task: TaskId, gallery: &Arc<Gallery>, now: Instant) -> &mut Channel {
         if self.channels.len() >= CHANNELS && !self.channels.contains_key(&task) {
             self.channels.retain(|_, channel| {
                 let news = channel.last.is_some() && now.saturating_duration_since(channel.at) < NEWS;
-                news || channel.sender.receiver_count() > 0
+                news || channel.is_followed()
             });
         }
-        let new = || Channel { sender: broadcast::channel(BACKLOG).0, last: None, at: now };
-        self.channels.entry(task).or_insert_with(new)
+        self.channels.entry(task).or_insert_with(|| Channel::new(Arc::clone(gallery), now))
     }
 
     /// What is said of a task. Before another is made, old ones are dropped, by the same rule.
@@ -172,6 +163,11 @@ impl FrameHub {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A hub of its own, whose previews are counted together with this one's.
+    pub fn beside(&self) -> Self {
+        Self { inner: Arc::default(), gallery: Arc::clone(&self.gallery) }
+    }
+
     /// Passes a frame to the readers of its task.
     pub fn publish(&self, frame: Frame) {
         self.publish_at(frame, Instant::now());
@@ -182,13 +178,7 @@ impl FrameHub {
         if matches!(frame.what, FrameKind::Message { .. } | FrameKind::Binary { .. }) {
             return inner.story(frame.task, now).publish(frame, now);
         }
-        let channel = inner.channel(frame.task, now);
-        channel.at = now;
-        if matches!(frame.what, FrameKind::Progress { .. }) {
-            channel.last = Some(frame.clone());
-        }
-        // Without a reader the frame is not wanted.
-        drop(channel.sender.send(frame));
+        inner.channel(frame.task, &self.gallery, now).publish(frame, now);
     }
 
     /// Whether there is progress of a task to be had here.
@@ -202,10 +192,12 @@ impl FrameHub {
     }
 
     /// Follows a task: the last progress, if there is one, and all progress and previews from now on.
-    pub fn subscribe(&self, task: TaskId) -> (Option<Frame>, broadcast::Receiver<Frame>) {
+    ///
+    /// Whoever is slow misses the oldest, and of previews all but the newest.
+    pub fn subscribe(&self, task: TaskId) -> (Option<Arc<LiveFrame>>, LiveFrames) {
         let mut inner = self.inner();
-        let channel = inner.channel(task, Instant::now());
-        (channel.last.clone(), channel.sender.subscribe())
+        let channel = inner.channel(task, &self.gallery, Instant::now());
+        (channel.last.clone(), channel.follow())
     }
 
     /// Follows what ComfyUI says of a task, in this attempt and later ones: first what it said of the newest one so far,
@@ -225,7 +217,7 @@ impl FrameHub {
     /// Whether anybody follows the task here.
     pub fn is_followed(&self, task: TaskId) -> bool {
         let inner = self.inner();
-        inner.channels.get(&task).is_some_and(|channel| channel.sender.receiver_count() > 0)
+        inner.channels.get(&task).is_some_and(Channel::is_followed)
             || inner.stories.get(&task).is_some_and(Story::is_followed)
     }
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use remuda_core::{AttemptNo, TaskId};
-use remuda_runner::frames::{Frame, FrameHub, Messages};
+use remuda_runner::frames::{FrameHub, LiveFrames, Messages};
 use remuda_runner::wire::frames::Decoder;
-use tokio::sync::broadcast;
 use url::Url;
 
 use crate::state::AppState;
@@ -41,7 +40,7 @@ impl Relays {
     }
 
     /// Progress and previews of a task that runs at `gateway`. The channel ends with the stream, whatever ends it.
-    pub(crate) fn follow(&self, state: &AppState, task: TaskId, gateway: &str) -> broadcast::Receiver<Frame> {
+    pub(crate) fn follow(&self, state: &AppState, task: TaskId, gateway: &str) -> LiveFrames {
         let key = Key { task, gateway: gateway.to_owned(), messages: None };
         self.open(state, key, |hub| hub.subscribe(task).1)
     }
@@ -65,7 +64,7 @@ impl Relays {
         if let Some(hub) = open.get(&key) {
             return read(hub);
         }
-        let hub = FrameHub::default();
+        let hub = state.hub.beside();
         let reader = read(&hub);
         open.insert(key.clone(), hub.clone());
         drop(open);

@@ -144,3 +144,64 @@ fn a_reader_that_does_not_read_loses_pictures_first_and_takes_bounded_memory() {
     let seen = read(&mut slow);
     assert_eq!((seen.len(), seen.last().map(String::as_str)), (4096, Some("1:executed9999")));
 }
+
+fn preview(task: TaskId, size: usize) -> Frame {
+    let what = FrameKind::Preview { mime: "image/jpeg".to_owned(), bytes: Bytes::from(vec![7; size]) };
+    Frame { task, attempt: 1, what }
+}
+
+fn progress(task: TaskId, value: f64) -> Frame {
+    let what = FrameKind::Progress { fraction: 0.5, node: None, value, max: 2.0, nodes_done: 0, nodes: 1 };
+    Frame { task, attempt: 1, what }
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_the_newest_preview_and_progress_in_order() {
+    let (hub, one) = (FrameHub::default(), task(1));
+    let readers: Vec<LiveFrames> = (0..3).map(|_| hub.subscribe(one).1).collect();
+    for n in 1..=10 {
+        hub.publish(preview(one, n << 20));
+        hub.publish(progress(one, n as f64));
+    }
+    assert!(hub.gallery.bytes() < 11 << 20, "one is kept for all, and only the newest");
+    for mut reader in readers {
+        let (mut steps, mut sizes) = (Vec::new(), Vec::new());
+        while let Some(frame) = reader.try_recv() {
+            match &frame.what {
+                FrameKind::Progress { value, .. } => steps.push(*value as usize),
+                FrameKind::Preview { bytes, .. } => sizes.push((steps.len(), bytes.len())),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(steps, (1..=10).collect::<Vec<_>>());
+        assert_eq!(sizes, [(9, 10 << 20)], "in its place");
+    }
+    let (_, mut last) = hub.subscribe(one);
+    hub.close(one);
+    assert!(last.recv().await.is_none());
+    assert_eq!(hub.gallery.bytes(), 0);
+}
+
+#[tokio::test]
+async fn previews_of_many_tasks_take_a_bounded_amount_and_are_written_once() {
+    let hub = FrameHub::default();
+    let hubs = [hub.clone(), hub.beside()];
+    let mut readers = Vec::new();
+    for n in 0..64 {
+        let at = &hubs[n % 2];
+        readers.push((0..8).map(|_| at.subscribe(task(n as u128)).1).collect::<Vec<_>>());
+        at.publish(preview(task(n as u128), 2 << 20));
+        assert!(hub.gallery.bytes() <= live::PREVIEWS);
+    }
+    assert!(readers[0][0].try_recv().is_none(), "the oldest went");
+    let written = std::cell::Cell::new(0);
+    for reader in readers.last_mut().unwrap() {
+        let frame = reader.recv().await.unwrap();
+        let write = async |frame: &Frame| {
+            written.set(written.get() + 1);
+            Ok::<_, ()>(Bytes::from(format!("{}", frame.attempt)))
+        };
+        assert_eq!(frame.written(write).await.unwrap(), "1");
+    }
+    assert_eq!(written.get(), 1);
+}

@@ -148,7 +148,13 @@ impl Decoder {
                 return Ok(None);
             }
             self.buffer.advance(4 + length);
-            let payload = self.buffer.split_to(head.payload).freeze();
+            let payload = self.buffer.split_to(head.payload);
+            // A part of the body would keep all of it in memory as long as somebody has the picture.
+            let payload = if payload.len() <= LARGEST_PREVIEW {
+                Bytes::copy_from_slice(&payload)
+            } else {
+                payload.freeze()
+            };
             let what = match head.what {
                 FrameKind::Preview { mime, .. } => FrameKind::Preview { mime, bytes: payload },
                 FrameKind::Binary { event, .. } => FrameKind::Binary { event, bytes: payload },

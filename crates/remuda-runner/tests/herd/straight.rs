@@ -4,7 +4,6 @@ use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{FailureClass, Placement, Sha256, Status};
 use remuda_runner::frames::FrameKind;
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::rig::*;
 
@@ -137,14 +136,9 @@ async fn progress_and_previews_are_seen_while_it_renders() {
     rig.store.submit(new).await.unwrap();
     let (mut progress, mut previews) = (Vec::new(), 0);
     // The end of the task is the end of the channel.
-    loop {
-        let frame = match tokio::time::timeout(BOUND, frames.recv()).await.unwrap() {
-            Ok(frame) => frame,
-            Err(RecvError::Lagged(_)) => continue,
-            Err(RecvError::Closed) => break,
-        };
-        match frame.what {
-            FrameKind::Progress { fraction, .. } => progress.push(fraction),
+    while let Some(frame) = tokio::time::timeout(BOUND, frames.recv()).await.unwrap() {
+        match &frame.what {
+            FrameKind::Progress { fraction, .. } => progress.push(*fraction),
             FrameKind::Message { .. } | FrameKind::Binary { .. } => panic!("nobody asked for these"),
             FrameKind::Preview { mime, bytes } => {
                 assert!(mime == "image/jpeg" && bytes.starts_with(&[0xff, 0xd8]));

@@ -5,7 +5,7 @@
 //!   frames, here or at the gateway where the task runs ──▶ progress, preview   (best effort)
 //! ```
 
-use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -16,11 +16,10 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use remuda_core::{EventKind, TaskEvent, TaskId, Version};
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_runner::frames::{Frame, FrameKind, LiveFrame, LiveFrames};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -30,6 +29,7 @@ use crate::access::{Caller, ReadCaller};
 use crate::changes::Follow;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiQuery, TaskPath};
+use crate::share::{Charged, Guest, Visit};
 use crate::state::AppState;
 use crate::waiting::POLL;
 
@@ -40,7 +40,10 @@ const LOOK: Duration = Duration::from_secs(5);
 const BATCH: u32 = 100;
 
 /// How many events wait for a slow reader. Pictures may have megabytes.
-const QUEUED: usize = 4;
+const QUEUED: usize = 1;
+
+/// Frames below this are written at once and are not counted: the number of streams bounds them.
+const SMALL: usize = 16 << 10;
 
 /// What to send.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -116,6 +119,7 @@ pub(crate) async fn events(
         out,
         previews: what.preview,
         caller,
+        guest: Visit::guest(),
     };
     state.tasks.spawn(async move {
         let _held_to_the_end = permit;
@@ -142,12 +146,17 @@ struct Streamer {
     out: mpsc::Sender<Bytes>,
     previews: bool,
     caller: Caller,
+    /// Who pictures on their way are charged to.
+    guest: Arc<Guest>,
     /// When a sign of life is due, for proxies that end silent connections: a while after the last thing sent.
     heartbeat_at: Instant,
 }
 
 /// Nothing more is to be sent.
 struct Over;
+
+/// Too much is on its way to slow readers already.
+struct NoRoom;
 
 impl Streamer {
     async fn run(mut self) {
@@ -197,7 +206,7 @@ impl Streamer {
     }
 
     /// Where frames of the task can be had, if it runs.
-    async fn find_frames(&mut self) -> Result<Option<broadcast::Receiver<Frame>>, Over> {
+    async fn find_frames(&mut self) -> Result<Option<LiveFrames>, Over> {
         let lease = match self.state.store.lease(self.id).await {
             Ok(Some(lease)) => lease,
             Ok(None) | Err(_) => return Ok(None),
@@ -210,7 +219,7 @@ impl Streamer {
             _ => {
                 let (last, frames) = self.state.hub.subscribe(self.id);
                 if let Some(last) = last.filter(|frame| frame.attempt == lease.attempt) {
-                    self.send_frame(&last).await?;
+                    self.send(progress_event(&last).await).await?;
                 }
                 Ok(Some(frames))
             }
@@ -218,10 +227,10 @@ impl Streamer {
     }
 
     /// Passes frames on until there may be news.
-    async fn wait(&mut self, frames: &mut Option<broadcast::Receiver<Frame>>) -> Result<(), Over> {
+    async fn wait(&mut self, frames: &mut Option<LiveFrames>) -> Result<(), Over> {
         let poll = Instant::now() + POLL;
         loop {
-            let frame = tokio::select! {
+            let more = tokio::select! {
                 () = self.state.stop.cancelled() => return Err(Over),
                 () = self.out.closed() => return Err(Over),
                 () = self.follow.news() => return Ok(()),
@@ -231,20 +240,52 @@ impl Streamer {
                     self.send(Bytes::from_static(b": still here\n\n")).await?;
                     return Ok(());
                 }
-                frame = next(frames) => frame,
+                more = ready(frames) => more,
             };
-            match frame {
-                Some(frame) => self.send_frame(&frame).await?,
-                None => *frames = None,
+            match frames {
+                Some(live) if more => {
+                    // Only when the reader takes it: until then there may be a newer one.
+                    tokio::select! {
+                        room = self.out.reserve() => drop(room.map_err(|_| Over)?),
+                        () = self.state.stop.cancelled() => return Err(Over),
+                        () = self.caller.admission().over() => return Err(Over),
+                    }
+                    if let Some(frame) = live.try_recv() {
+                        self.send_frame(&frame).await?;
+                    }
+                }
+                _ => *frames = None,
             }
         }
     }
 
-    async fn send_frame(&mut self, frame: &Frame) -> Result<(), Over> {
-        match frame_event(frame, self.previews) {
-            Some(event) => self.send(event).await,
-            None => Ok(()),
+    async fn send_frame(&mut self, frame: &LiveFrame) -> Result<(), Over> {
+        let event = match &frame.what {
+            FrameKind::Progress { .. } => progress_event(frame).await,
+            FrameKind::Preview { mime, bytes } if self.previews => {
+                let size = bytes.len().saturating_mul(4) / 3 + mime.len() + SMALL / 4;
+                match frame.written(async |frame: &Frame| self.preview_event(frame.clone(), size).await).await
+                {
+                    Ok(event) => event,
+                    // There will be another.
+                    Err(NoRoom) => return Ok(()),
+                }
+            }
+            FrameKind::Preview { .. } | FrameKind::Message { .. } | FrameKind::Binary { .. } => return Ok(()),
+        };
+        self.send(event).await
+    }
+
+    /// A preview as all its readers send it. While any of them has it, it is charged to the first.
+    async fn preview_event(&self, frame: Frame, size: usize) -> Result<Bytes, NoRoom> {
+        if size <= SMALL {
+            return Ok(Bytes::from(preview_event(&frame)));
         }
+        let pass = self.state.memory.take(&self.guest, size as u64).map_err(|_| NoRoom)?;
+        let write = move || preview_event(&frame);
+        let written = self.state.compute_of("writing a preview", &self.caller.tenant, self.id, size, write);
+        let text = written.await.map_err(|_| NoRoom)?;
+        Ok(Charged::new(text, pass).into_bytes())
     }
 
     async fn send(&mut self, bytes: Bytes) -> Result<(), Over> {
@@ -259,15 +300,11 @@ impl Streamer {
     }
 }
 
-/// The next frame; `None` when there will be none.
-async fn next(frames: &mut Option<broadcast::Receiver<Frame>>) -> Option<Frame> {
-    let Some(frames) = frames else { return std::future::pending().await };
-    loop {
-        match frames.recv().await {
-            Ok(frame) => return Some(frame),
-            Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => return None,
-        }
+/// Waits for a frame; `false` when there will be none.
+async fn ready(frames: &mut Option<LiveFrames>) -> bool {
+    match frames {
+        Some(frames) => frames.ready().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -295,22 +332,26 @@ fn state_event(event: &TaskEvent) -> Bytes {
     Bytes::from(format!("id: {}\nevent: state\ndata: {data}\n\n", event.n))
 }
 
-fn frame_event(frame: &Frame, previews: bool) -> Option<Bytes> {
-    let (name, data) = match &frame.what {
-        FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } => (
-            "progress",
-            json!({
-                "attempt": frame.attempt, "fraction": fraction, "node": node, "value": value, "max": max,
-                "nodes_done": nodes_done, "nodes": nodes,
-            }),
-        ),
-        FrameKind::Preview { mime, bytes } if previews => (
-            "preview",
-            json!({"attempt": frame.attempt, "mime": mime, "data": BASE64_STANDARD.encode(bytes)}),
-        ),
-        FrameKind::Preview { .. } | FrameKind::Message { .. } | FrameKind::Binary { .. } => return None,
+async fn progress_event(frame: &LiveFrame) -> Bytes {
+    let write = |frame: &Frame| {
+        let FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } = &frame.what else {
+            return Bytes::new();
+        };
+        let data = json!({
+            "attempt": frame.attempt, "fraction": fraction, "node": node, "value": value, "max": max,
+            "nodes_done": nodes_done, "nodes": nodes,
+        });
+        Bytes::from(format!("event: progress\ndata: {data}\n\n"))
     };
-    let mut text = String::new();
-    write!(text, "event: {name}\ndata: {data}\n\n").ok()?;
-    Some(Bytes::from(text))
+    frame.written_here(write).await
+}
+
+fn preview_event(frame: &Frame) -> String {
+    let FrameKind::Preview { mime, bytes } = &frame.what else { return String::new() };
+    let (attempt, mime) = (frame.attempt, json!(mime));
+    let mut text = String::with_capacity(bytes.len().saturating_mul(4) / 3 + SMALL / 4);
+    text.push_str(&format!("event: preview\ndata: {{\"attempt\":{attempt},\"data\":\""));
+    BASE64_STANDARD.encode_string(bytes, &mut text);
+    text.push_str(&format!("\",\"mime\":{mime}}}\n\n"));
+    text
 }

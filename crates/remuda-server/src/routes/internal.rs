@@ -8,11 +8,10 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header;
 use remuda_core::{AttemptNo, TaskId};
-use remuda_runner::frames::{Frame, Messages};
+use remuda_runner::frames::{LiveFrames, Messages};
 use remuda_runner::wire::frames::{encode_one, heartbeat};
 use serde::Deserialize;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -24,6 +23,9 @@ use crate::state::AppState;
 /// So often there is a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
+/// How many frames wait for a slow server. Pictures may have megabytes.
+const QUEUED: usize = 4;
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct Wanted {
     /// What ComfyUI says of this attempt and later ones; otherwise progress and previews.
@@ -32,7 +34,7 @@ pub(crate) struct Wanted {
 
 /// Frames of one kind, as they are sent.
 enum Frames {
-    Shown { first: Option<Bytes>, rest: broadcast::Receiver<Frame> },
+    Shown { first: Option<Bytes>, rest: LiveFrames },
     Said(Messages),
 }
 
@@ -42,7 +44,7 @@ impl Frames {
             Some(attempt) => Self::Said(state.hub.follow_messages(task, attempt)),
             None => {
                 let (last, rest) = state.hub.subscribe(task);
-                Self::Shown { first: last.as_ref().and_then(encode_one), rest }
+                Self::Shown { first: last.and_then(|last| encode_one(&last)), rest }
             }
         }
     }
@@ -53,11 +55,7 @@ impl Frames {
             let frame = match self {
                 Self::Shown { first, rest } => match first.take() {
                     Some(first) => return Some(first),
-                    None => match rest.recv().await {
-                        Ok(frame) => encode_one(&frame),
-                        Err(RecvError::Lagged(_)) => None,
-                        Err(RecvError::Closed) => return None,
-                    },
+                    None => encode_one(&*rest.recv().await?),
                 },
                 Self::Said(messages) => encode_one(&*messages.recv().await?),
             };
@@ -75,7 +73,7 @@ pub(crate) async fn frames(
     Query(wanted): Query<Wanted>,
 ) -> ApiResult<Response> {
     let permit = state.permits.waiting()?;
-    let (out, body) = mpsc::channel::<Bytes>(16);
+    let (out, body) = mpsc::channel::<Bytes>(QUEUED);
     let mut frames = Frames::of(&state, task, &wanted);
     let stop = state.stop.clone();
     state.tasks.spawn(async move {

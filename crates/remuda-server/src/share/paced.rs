@@ -30,6 +30,10 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
+    pub(crate) fn new(text: String, pass: Pass) -> Self {
+        Self { text, pass }
+    }
+
     /// The same bytes; they are counted until the last of them is gone.
     pub(crate) fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)

@@ -79,7 +79,9 @@ impl Proxies {
 
     /// Who asks. A trusted proxy is asked for whom it asks, and so is the trusted proxy before it; what the last of them says of
     /// a stranger counts, and what the stranger said itself does not. A proxy writes one of the two headers and may pass the
-    /// other on as the stranger wrote it: where they disagree neither is believed, and the proxy's own address counts.
+    /// other on as the stranger wrote it: where they disagree neither is believed, and the proxy's own address counts. So does the
+    /// address of a proxy that says for whom it asks in words that cannot be read, such as `unknown`: what stands before them
+    /// may be the stranger's own.
     pub(crate) fn asks(&self, peer: IpAddr, headers: &HeaderMap) -> Option<Address> {
         if !self.trusts(peer) {
             return Address::of(peer);
@@ -91,24 +93,49 @@ impl Proxies {
                 name.trim().eq_ignore_ascii_case("for").then(|| forwarded(value))?
             })
         });
-        let both = headers.contains_key("x-forwarded-for") && headers.contains_key("forwarded");
-        if both && usual.map(|ip| ip.to_canonical()) != standard.map(|ip| ip.to_canonical()) {
-            return Some(Address::even_here(peer));
+        let said = match (usual, standard) {
+            (Some(usual), Some(standard)) if usual != standard => return Some(Address::even_here(peer)),
+            (usual, standard) => usual.or(standard)?,
+        };
+        match said {
+            Walk::Stranger(ip) => Address::of(ip),
+            Walk::Unreadable(proxy) => Some(Address::even_here(proxy.unwrap_or(peer))),
+            Walk::Trusted => None,
         }
-        usual.or(standard).and_then(Address::of)
     }
 
-    /// The last address in a header that is no trusted proxy's.
+    /// The last address in a header that is no trusted proxy's. `None`: there is no such header.
     fn last_stranger(
         &self,
         headers: &HeaderMap,
         name: &str,
         read: impl Fn(&str) -> Option<IpAddr>,
-    ) -> Option<IpAddr> {
-        let values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
-        let said: Vec<IpAddr> = values.flat_map(|value| value.split(',')).filter_map(read).collect();
-        said.into_iter().rev().find(|ip| !self.trusts(*ip))
+    ) -> Option<Walk> {
+        let mut values = headers.get_all(name).iter().rev().peekable();
+        values.peek()?;
+        // What is no text cannot be read either.
+        let said = values.flat_map(|value| value.to_str().unwrap_or_default().rsplit(','));
+        let mut last = None;
+        for element in said {
+            match read(element).map(|ip| ip.to_canonical()) {
+                Some(ip) if self.trusts(ip) => last = Some(ip),
+                Some(ip) => return Some(Walk::Stranger(ip)),
+                None => return Some(Walk::Unreadable(last)),
+            }
+        }
+        Some(Walk::Trusted)
     }
+}
+
+/// Where a header leads, from its last address to its first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// To somebody who is no trusted proxy.
+    Stranger(IpAddr),
+    /// To something that is no address. The trusted proxy behind it, unless that is the peer itself.
+    Unreadable(Option<IpAddr>),
+    /// To trusted proxies only.
+    Trusted,
 }
 
 /// An address as proxies write it: with quotes, brackets or a port, or without.
@@ -153,8 +180,27 @@ mod tests {
         assert_eq!(asks(&["10.0.0.0/8"], "::ffff:10.1.2.3", &apart), ip("198.51.100.9"));
         let standard = [("forwarded", "for=\"[2001:db8::1]:443\";proto=https, for=198.51.100.9:80")];
         assert_eq!(asks(&["127.0.0.1"], "127.0.0.1", &standard), ip("198.51.100.9"));
-        assert_eq!(asks(&["127.0.0.1"], "127.0.0.1", &[(xff, "nonsense")]), None);
         assert_eq!(asks(&["127.0.0.1"], "127.0.0.1", &[]), None);
+    }
+
+    #[test]
+    fn what_stands_before_an_unreadable_word_is_not_believed() {
+        let (xff, standard) = ("x-forwarded-for", "forwarded");
+        let asks =
+            |said: &[(&'static str, &'static str)]| asks(&["10.0.0.0/8", "127.0.0.1"], "10.1.2.3", said);
+        for word in ["unknown", "unix:", "", "_hidden"] {
+            let said: &'static str = format!("203.0.113.1, {word}").leak();
+            assert_eq!(asks(&[(xff, said)]), ip("10.1.2.3"), "{word:?}");
+            assert_eq!(asks(&[(xff, "203.0.113.1"), (xff, said)]), ip("10.1.2.3"), "{word:?}");
+        }
+        assert_eq!(asks(&[(xff, "203.0.113.1, unknown, 10.0.0.7")]), ip("10.0.0.7"));
+        assert_eq!(asks(&[(xff, "unknown, 198.51.100.9")]), ip("198.51.100.9"));
+        assert_eq!(asks(&[(standard, "for=203.0.113.1, for=unknown;proto=https")]), ip("10.1.2.3"));
+        assert_eq!(asks(&[(standard, "for=203.0.113.1, proto=https")]), ip("10.1.2.3"));
+        // Nor does one behind a proxy on this machine get out of the caps that way.
+        let proxies = Proxies::new(vec!["127.0.0.1".parse().unwrap()]);
+        let headers = [(HeaderName::from_static(xff), HeaderValue::from_static("nonsense"))];
+        assert!(proxies.asks("127.0.0.1".parse().unwrap(), &headers.into_iter().collect()).is_some());
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! How much a sidecar may bring and say.
 
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass, OwnerId, Sha256, Status, WorkerId, WorkerReport, WorkerSpec};
+use remuda_core::{
+    Capabilities, Failure, FailureClass, OwnerId, Sha256, Status, WorkerId, WorkerReport, WorkerSpec,
+};
 use remuda_runner::source::{Delivered, NewFile, Source, SourceError};
-use remuda_store::{BeatRequest, Descriptions, WorkerBeat};
+use remuda_store::{Acquired, BeatRequest, Descriptions, WorkerBeat};
+use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-use crate::ground::{Ground, completed, stream};
+use crate::ground::{BOUND, Ground, completed, stream};
 
 fn refusal<T: std::fmt::Debug>(answer: Result<T, SourceError>) -> String {
     match answer {
@@ -138,4 +141,31 @@ async fn what_a_sidecar_says_is_cut_before_others_see_it() {
     sidecar.source.end(claim.lease.reference(), ending).await.unwrap();
     let error = ground.task(id).await.error.unwrap();
     assert!(error.message.len() < 70_000 && error.details.is_none(), "{}", error.message.len());
+}
+
+#[tokio::test]
+async fn a_claim_has_the_labels_that_its_worker_was_registered_with() {
+    let mut ground = Ground::new().await;
+    let pool: std::collections::BTreeSet<String> = ["pool=a".to_owned()].into();
+    let id = ground.submit_with(|new| new.input.requires.labels = pool.clone()).await;
+    let stranger = ground.sidecar().await;
+    let mut request = stranger.request(Duration::from_millis(300));
+    request.capabilities = Arc::new(Capabilities { labels: pool.clone(), ..Capabilities::default() });
+    assert!(stranger.source.claim(request).await.unwrap().is_none(), "it only says that it has the label");
+    let spec = WorkerSpec {
+        id: stranger.worker.clone(),
+        endpoint: "http://127.0.0.1:8188".to_owned(),
+        name: None,
+        labels: pool,
+    };
+    let Acquired::Yes(row) = stranger.source.acquire_worker(spec).await.unwrap() else {
+        panic!("it is its own")
+    };
+    // A server that was started since knows it from the store.
+    ground.stop().await;
+    ground.start().await;
+    let mut request = stranger.request(BOUND);
+    request.worker_fence = row.fence;
+    let claim = stranger.source.claim(request).await.unwrap().expect("a task");
+    assert_eq!(claim.task.id, id);
 }

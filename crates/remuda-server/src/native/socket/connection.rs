@@ -25,6 +25,7 @@ use super::words;
 use crate::access::{Admission, Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::native::fleet::feature_flags;
+use crate::share::{self, Guest, Pass, Visit};
 use crate::state::AppState;
 
 /// Clients have little to say.
@@ -32,6 +33,9 @@ const LONGEST_MESSAGE: usize = 64 << 10;
 
 /// The first one says what the client understands; a longer one says nothing.
 const LONGEST_SENTENCE: usize = 4 << 10;
+
+/// Pictures below this are not worth counting: the number of sockets bounds them.
+const SMALL_PICTURE: usize = 16 << 10;
 
 /// So many messages are handed over before the client is listened to.
 const BATCH: usize = 64;
@@ -121,20 +125,22 @@ pub(super) async fn open(
         name => name,
     };
     let permit = state.permits.waiting()?;
+    let guest = Visit::guest();
     let tracked = state.tasks.token();
     let upgrade = upgrade.max_message_size(LONGEST_MESSAGE).max_frame_size(LONGEST_MESSAGE);
     Ok(upgrade.on_upgrade(move |socket| async move {
         let _held_to_the_end = (permit, tracked);
         let streams = state.metrics.streams.clone();
         streams.inc();
-        serve(state, socket, caller, name).await;
+        serve(state, socket, caller, guest, name).await;
         streams.dec();
     }))
 }
 
-async fn serve(state: AppState, socket: WebSocket, caller: Caller, name: String) {
+async fn serve(state: AppState, socket: WebSocket, caller: Caller, guest: Arc<Guest>, name: String) {
     let (out, incoming) = socket.split();
-    let mut out = Out { out, state: state.clone(), admission: caller.admission().clone() };
+    let admission = caller.admission().clone();
+    let mut out = Out { out, state: state.clone(), admission, guest, held: Vec::new() };
     let Some((client, (reader, end))) = state.desk.visit(&state, &caller.tenant, &name, Client::join) else {
         let code = if state.stop.is_cancelled() { GOING_AWAY } else { TRY_AGAIN };
         return out.farewell(code).await;
@@ -177,11 +183,32 @@ struct Out {
     state: AppState,
     /// How long its client may stay.
     admission: Arc<Admission>,
+    /// Who pictures on their way are charged to.
+    guest: Arc<Guest>,
+    /// What they were charged.
+    held: Vec<Pass>,
 }
 
 impl Out {
     /// Hands a message to the connection. Who does not read holds up nobody but itself.
     async fn feed(&mut self, message: Message) -> Result<(), Left> {
+        if let Message::Binary(bytes) = &message
+            && bytes.len() > SMALL_PICTURE
+        {
+            // A connection has its own copy until it is written.
+            let room = self.state.memory.wait(&self.guest, bytes.len() as u64, share::PATIENCE);
+            let room = tokio::select! {
+                biased;
+                () = self.state.stop.cancelled() => return Err(Left::Stopped),
+                () = self.admission.over() => return Err(Left::Refused),
+                room = room => room,
+            };
+            match room {
+                Ok(pass) => self.held.push(pass),
+                // Too much is on its way to its tenant's slow readers already.
+                Err(_) => return Ok(()),
+            }
+        }
         tokio::select! {
             biased;
             () = self.state.stop.cancelled() => Err(Left::Stopped),
@@ -199,7 +226,10 @@ impl Out {
             () = self.state.stop.cancelled() => Err(Left::Stopped),
             () = self.admission.over() => Err(Left::Refused),
             flushed = tokio::time::timeout(PATIENCE, self.out.flush()) => match flushed {
-                Ok(Ok(())) => Ok(()),
+                Ok(Ok(())) => {
+                    self.held.clear();
+                    Ok(())
+                }
                 Ok(Err(_)) | Err(_) => Err(Left::Broken),
             },
         }

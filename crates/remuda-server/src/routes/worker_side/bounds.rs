@@ -22,7 +22,7 @@ const DETAILS: usize = 4 << 20;
 /// Labels of a worker.
 const LABELS: usize = 500;
 /// Classes and models of a worker, together.
-const OFFERS: usize = 500_000;
+const OFFERS: usize = 200_000;
 /// Models that are loaded at the same time.
 const LOADED: usize = 10_000;
 /// Classes and models that a worker found to be missing.

@@ -10,6 +10,7 @@ use remuda_store::Store;
 use tokio::time::Instant;
 
 use super::deliveries::Deliveries;
+use super::offers::Offers;
 use super::owners::Owners;
 
 /// Frames come several times in a second; so long one look at the lease is good for all of them.
@@ -48,6 +49,8 @@ pub(crate) struct Live {
     pub(super) owners: Owners,
     /// What they delivered.
     pub(super) deliveries: Deliveries,
+    /// What their workers offer.
+    pub(super) offers: Offers,
     client: OnceLock<Result<reqwest::Client, String>>,
 }
 

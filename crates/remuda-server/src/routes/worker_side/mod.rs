@@ -11,6 +11,7 @@ mod deliveries;
 mod files;
 mod frames;
 mod live;
+mod offers;
 mod owners;
 mod queue;
 mod sidecar;

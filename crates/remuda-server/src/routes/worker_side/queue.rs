@@ -1,5 +1,7 @@
 //! Workers, claims, beats and endings.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -78,7 +80,10 @@ pub(crate) async fn acquire(
         error => error.into(),
     })?;
     let (yours, worker) = match acquired {
-        Acquired::Yes(worker) => (true, Worker { owner: sidecar.shown(worker.owner), ..worker }),
+        Acquired::Yes(worker) => {
+            state.live.offers.registered(&worker.spec.id, worker.fence, worker.spec.labels.clone());
+            (true, Worker { owner: sidecar.shown(worker.owner), ..worker })
+        }
         // That it is held is all that another process needs to know.
         Acquired::HeldBy(worker) => {
             let owner = sidecar.shown(worker.owner);
@@ -170,7 +175,8 @@ fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
 
 /// Claim a task
 ///
-/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back.
+/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. The
+/// worker has the labels that it was registered with, whatever the claim says.
 #[utoipa::path(
     post, path = "/api/v1/worker/claim", tag = "worker", operation_id = "worker_claim",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -191,11 +197,13 @@ pub(crate) async fn claim(
 ) -> ApiResult<Response> {
     let _permit = state.permits.sidecar()?;
     bounds::offer(&said.capabilities, &said.loaded)?;
+    let offers = &state.live.offers;
+    let offer = offers.take_up(&state, &said.worker, said.worker_fence, said.capabilities).await?;
     let request = ClaimRequest {
         owner: sidecar.owner,
         worker: said.worker,
         worker_fence: said.worker_fence,
-        capabilities: said.capabilities,
+        capabilities: Arc::clone(&offer.capabilities),
         loaded: said.loaded,
         ahead: said.ahead,
         gateway: gateway(&state),

@@ -75,7 +75,7 @@ impl Sayable for wire::GiveBack {}
 /// The names of all that a worker has are many, and nothing but names.
 impl Sayable for wire::Claim {
     const BYTES: usize = wire::LARGEST_REQUEST;
-    const VALUES: usize = 600_000;
+    const VALUES: usize = 200_000;
 }
 
 /// What a sidecar said, as JSON.

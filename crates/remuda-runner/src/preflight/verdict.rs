@@ -388,7 +388,7 @@ mod tests {
         };
         let own = worker("own", Some(&say("STRING")));
         let liar = KnownWorker { own: false, ..worker("liar", Some(&say("FLOAT"))) };
-        assert!(judge(&case, &[liar.clone()]).is_err());
+        assert!(judge(&case, std::slice::from_ref(&liar)).is_err());
         assert!(judge(&case, &[own, liar]).is_ok());
     }
 }

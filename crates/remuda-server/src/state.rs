@@ -97,7 +97,7 @@ impl AppState {
                 .within(options.graph.clone())
                 .longest(options.limits.body)
                 .bound(options.tenant_labels),
-            pool: options.pool,
+            pool: options.pool.clone(),
             pulse: options.pulse,
             keys: KeyCache::new(options.store.clone()),
             hosts,
@@ -107,7 +107,7 @@ impl AppState {
             live: Live::default(),
             desk: Desk::default(),
             frontend: options.frontend.as_deref().map(Frontend::new),
-            fleet: Fleet::new(options.owner, options.addresses),
+            fleet: Fleet::new(options.owner, options.addresses, options.pool),
             numbers: Numbers::default(),
             metrics,
             permits: Permits::new(&options.limits),

@@ -28,6 +28,7 @@ pub(crate) fn judged(workflow: &Workflow, info: &ObjectInfo) -> Result<usize, Re
     let case = Case { workflow: workflow.clone(), asked: Default::default(), targets: None, strict: true };
     let worker = KnownWorker {
         id: remuda_core::WorkerId::new("w").unwrap(),
+        own: true,
         labels: Default::default(),
         starting: false,
         hash: Some(Sha256::of(b"x")),

@@ -34,6 +34,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// It waits for the same key's once in this time, or new descriptions would hold up everybody.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// How long a reading is kept that nobody wants any more, if there is room for it: workers that go back and forth between
+/// two descriptions would have both read again and again.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// How many such readings there are.
+const MOST_KEPT: usize = 256;
+
 /// What was not there is looked for again after this.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -115,12 +122,30 @@ enum Reading {
 struct Inner {
     /// What is to be read, the most important first.
     order: Vec<(Sha256, Share)>,
+    /// What nobody wants any more, and since when; the newest first.
+    retired: Vec<(Sha256, Share, Instant)>,
     known: HashMap<Sha256, Reading>,
     /// When checks began to wait for a key's.
     waits: HashMap<KeyId, Instant>,
 }
 
 impl Inner {
+    fn want(&mut self, order: Vec<(Sha256, Share)>) {
+        let now = Instant::now();
+        let wanted: HashSet<Sha256> = order.iter().map(|(hash, _)| *hash).collect();
+        let keys: HashSet<KeyId> = order.iter().filter_map(|(_, share)| *share).collect();
+        let before = std::mem::replace(&mut self.order, order).into_iter();
+        let mut retired: Vec<_> = before.map(|(hash, share)| (hash, share, now)).collect();
+        retired.append(&mut self.retired);
+        retired.retain(|(hash, ..)| !wanted.contains(hash));
+        retired.truncate(MOST_KEPT);
+        let kept: HashSet<Sha256> = retired.iter().map(|(hash, ..)| *hash).collect();
+        self.retired = retired;
+        self.known.retain(|hash, _| wanted.contains(hash) || kept.contains(hash));
+        // Also of keys without workers: whoever comes back would be waited for again.
+        self.waits.retain(|key, began| keys.contains(key) || began.elapsed() < AGAIN);
+    }
+
     /// Lets go of what has no room any more; what is to be read, the most important first.
     fn missing(&mut self) -> Vec<(Sha256, Share)> {
         let mut room = Room::new();
@@ -142,6 +167,19 @@ impl Inner {
                 missing.push((hash, share));
             }
         }
+        let known = &mut self.known;
+        self.retired.retain(|&(hash, share, since)| {
+            let keeps = since.elapsed() < KEPT
+                && match known.get(&hash) {
+                    Some(&Reading::Parsed(_, size)) => room.take(share, size),
+                    Some(Reading::Left(_) | Reading::Unreadable) => true,
+                    Some(Reading::Absent(_)) | None => false,
+                };
+            if !keeps {
+                known.remove(&hash);
+            }
+            keeps
+        });
         missing
     }
 
@@ -159,10 +197,15 @@ impl Inner {
         false
     }
 
-    /// Until when a check waits for these.
+    /// Until when a check waits for these: for those of keys only while nothing else is known. What is not read refuses
+    /// nothing, and a key that brings new ones all the time would hold up everybody.
     fn patience(&mut self, missing: &[(Sha256, Share)], from: Instant) -> Option<Instant> {
         let now = Instant::now();
-        let until = missing.iter().map(|(_, share)| match share {
+        let is_parsed =
+            |(hash, _): &(Sha256, Share)| matches!(self.known.get(hash), Some(Reading::Parsed(..)));
+        let blind = !self.order.iter().any(is_parsed);
+        let waited_for = missing.iter().filter(|(_, share)| share.is_none() || blind);
+        let until = waited_for.map(|(_, share)| match share {
             None => from + PATIENCE,
             Some(key) => {
                 let began = self.waits.entry(*key).or_insert(now);
@@ -203,14 +246,9 @@ impl Readings {
         }
     }
 
-    /// From now on these count, in this order. All others are forgotten.
+    /// From now on these count, in this order. All others are forgotten after a while.
     pub(super) fn want(&self, order: Vec<(Sha256, Share)>) {
-        let mut inner = self.lock();
-        let hashes: HashSet<Sha256> = order.iter().map(|(hash, _)| *hash).collect();
-        let keys: HashSet<KeyId> = order.iter().filter_map(|(_, share)| *share).collect();
-        inner.known.retain(|hash, _| hashes.contains(hash));
-        inner.waits.retain(|key, _| keys.contains(key));
-        inner.order = order;
+        self.lock().want(order);
     }
 
     /// Has everything read that is missing, and waits for it as long as a check may.
@@ -411,5 +449,41 @@ mod tests {
         inner.waits.insert(key, now.checked_sub(PATIENCE).unwrap());
         assert!(inner.patience(&theirs, now).is_none());
         assert!(inner.patience(&[(hash("b"), None), theirs[0]], now).is_some());
+    }
+
+    #[test]
+    fn what_is_known_already_is_enough_not_to_wait_for_a_key() {
+        let key = Some(KeyId(Uuid::from_u128(1)));
+        let mut inner = inner(vec![(hash("own"), None), (hash("theirs"), key)]);
+        let now = Instant::now();
+        let missing = inner.missing();
+        assert!(inner.patience(&missing, now).is_some());
+        let small = Size { text: 1, values: 1, count: 1 };
+        inner.known.insert(hash("own"), Reading::Parsed(Arc::default(), small));
+        let missing = inner.missing();
+        assert_eq!(missing, [(hash("theirs"), key)]);
+        assert!(inner.patience(&missing, now).is_none());
+    }
+
+    #[test]
+    fn what_comes_back_within_a_minute_is_not_read_again() {
+        let key = Some(KeyId(Uuid::from_u128(1)));
+        let small = Size { text: 1, values: 1, count: 1 };
+        let mut inner = Inner::default();
+        for _ in 0..3 {
+            for name in ["a", "b"] {
+                inner.want(vec![(hash(name), key)]);
+                for (hash, _) in inner.missing() {
+                    assert!(!inner.known.contains_key(&hash));
+                    inner.known.insert(hash, Reading::Parsed(Arc::default(), small));
+                }
+            }
+            assert_eq!((inner.known.len(), inner.retired.len()), (2, 1));
+        }
+        // It is the first to go when there is no room, and goes after a while.
+        let large = Size { text: MOST_TEXT / SHARE, ..small };
+        inner.known.insert(hash("b"), Reading::Parsed(Arc::default(), large));
+        assert!(inner.missing().is_empty());
+        assert_eq!((inner.known.len(), inner.retired.len()), (1, 0));
     }
 }

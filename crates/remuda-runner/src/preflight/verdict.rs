@@ -1,6 +1,6 @@
 //! Who could run a graph: a decision over values.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use comfyui::guard::{self, Kind, Options, Problem, Report, Severity};
 use comfyui::object_info::{Dynamic, InputKind, InputSpec, has_model_ending};
@@ -73,15 +73,26 @@ pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Ref
     let options = Options { check_files: false, targets: case.targets.clone(), ..Options::default() };
     let classes: HashSet<String> =
         workflow.nodes().iter().filter_map(|node| Some(node.class_type()?.into_owned())).collect();
+    let told = by_hash.values().map(|(info, workers)| (*info, workers.iter().any(|worker| worker.own)));
+    verdict.upload_inputs = upload_inputs(&classes, told);
+    let mut killed = None;
     for (info, workers) in by_hash.into_values() {
-        note_upload_inputs(&classes, info, &mut verdict.upload_inputs);
         let report = guard::check(workflow, Some(info), &options);
-        // What kills one kills them all.
+        // What kills one kills them all. Of a key's description alone that is no more than its word.
         if report.kills() {
-            return Err(refused(case, Some(info), &report, |_| true));
+            if workers.iter().any(|worker| worker.own) {
+                return Err(refused(case, Some(info), &report, |_| true));
+            }
+            killed = Some((info, report));
+            continue;
         }
         let lacks = lacks(&report, asked, info);
         judged.push(Judged { info, workers, report, lacks });
+    }
+    if judged.is_empty()
+        && let Some((info, report)) = killed
+    {
+        return Err(refused(case, Some(info), &report, |_| true));
     }
 
     verdict.requires = judged.iter().fold(Requirements::default(), |all, one| all.and(&one.lacks));
@@ -261,14 +272,29 @@ fn missing_everywhere(workflow: &Workflow, judged: &[Judged<'_>]) -> Refusal {
     }
 }
 
-fn note_upload_inputs(classes: &HashSet<String>, info: &ObjectInfo, found: &mut UploadInputs) {
-    for described in classes.iter().filter_map(|class| info.get(class)) {
-        let mut uploads = HashSet::new();
-        note_uploads("", &described.inputs, &mut uploads);
-        if !uploads.is_empty() {
-            found.entry(described.class.clone()).or_default().extend(uploads);
+/// The inputs of these classes that take uploaded files. What the installation's own workers say of a class counts; the word
+/// of keys only for classes that none of those has, and only where all of them agree: anybody with such a key could
+/// otherwise have other people's texts taken for names of files.
+fn upload_inputs<'a>(
+    classes: &HashSet<String>,
+    told: impl Iterator<Item = (&'a ObjectInfo, bool)>,
+) -> UploadInputs {
+    let mut found: HashMap<&String, (bool, HashSet<String>)> = HashMap::new();
+    for (info, own) in told {
+        for class in classes {
+            let Some(described) = info.get(class) else { continue };
+            let mut uploads = HashSet::new();
+            note_uploads("", &described.inputs, &mut uploads);
+            match found.get_mut(class) {
+                Some((true, known)) if own => known.extend(uploads),
+                Some((false, known)) if !own => known.retain(|input| uploads.contains(input)),
+                Some((true, _)) => {}
+                _ => drop(found.insert(class, (own, uploads))),
+            }
         }
     }
+    let found = found.into_iter().filter(|(_, (_, uploads))| !uploads.is_empty());
+    found.map(|(class, (_, uploads))| (class.clone(), uploads)).collect()
 }
 
 /// Inputs that appear with the value of another have its name in front of theirs.
@@ -304,6 +330,7 @@ mod tests {
         let info = info.map(|info| Arc::new(ObjectInfo::from_slice(info.to_string().as_bytes()).unwrap()));
         KnownWorker {
             id: remuda_core::WorkerId::new(name).unwrap(),
+            own: true,
             labels: BTreeSet::new(),
             starting: false,
             hash: Some(Sha256::of(name.as_bytes())),
@@ -326,5 +353,42 @@ mod tests {
             let verdict = judge(&case, &[known, worker("unread", None)]).unwrap();
             assert!(verdict.unsure && !verdict.warnings.is_empty());
         }
+    }
+
+    #[test]
+    fn a_key_has_no_word_on_classes_of_the_installation() {
+        let class =
+            |uploads: bool| json!({"input": {"required": {"text": ["STRING", {"image_upload": uploads}]}}});
+        let of = |classes: &[(&str, bool)]| {
+            let classes: Map<String, Value> =
+                classes.iter().map(|(name, uploads)| ((*name).to_owned(), class(*uploads))).collect();
+            ObjectInfo::from_slice(Value::Object(classes).to_string().as_bytes()).unwrap()
+        };
+        let own = of(&[("Encode", false), ("Load", true)]);
+        let liar = of(&[("Encode", true), ("Load", false), ("Theirs", true), ("Same", true)]);
+        let other = of(&[("Theirs", false), ("Same", true)]);
+        let classes = ["Encode", "Load", "Theirs", "Same"].map(str::to_owned).into();
+        let text = HashSet::from(["text".to_owned()]);
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
+            let all = [(&own, true), (&liar, false), (&other, false)];
+            let found = upload_inputs(&classes, order.into_iter().map(|n| all[n]));
+            let expected = ["Load", "Same"].map(|class| (class.to_owned(), text.clone())).into();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn the_word_of_a_key_kills_nothing_that_an_own_worker_would_run() {
+        let graph = json!({"1": {"class_type": "Say", "inputs": {"text": "nan"}}});
+        let workflow = Workflow::parse(graph.to_string()).unwrap();
+        let case = Case { workflow, asked: Requirements::default(), targets: None, strict: false };
+        let say = |kind: &str| {
+            let input = json!({"required": {"text": [kind, {}]}});
+            json!({"Say": {"input": input, "output": [], "output_node": true}})
+        };
+        let own = worker("own", Some(&say("STRING")));
+        let liar = KnownWorker { own: false, ..worker("liar", Some(&say("FLOAT"))) };
+        assert!(judge(&case, std::slice::from_ref(&liar)).is_err());
+        assert!(judge(&case, &[own, liar]).is_ok());
     }
 }

@@ -130,6 +130,7 @@ mod tests {
         let info = Arc::new(ObjectInfo::from_slice(text.as_bytes()).unwrap());
         let worker = |n: usize| KnownWorker {
             id: WorkerId::new(format!("w{n}")).unwrap(),
+            own: true,
             labels: BTreeSet::new(),
             starting: false,
             hash: Some(Sha256::of(&n.to_be_bytes())),

@@ -18,6 +18,8 @@ const FRESH: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(super) struct KnownWorker {
     pub(super) id: WorkerId,
+    /// It is one of the installation's own: no key brought it.
+    pub(super) own: bool,
     pub(super) labels: BTreeSet<String>,
     /// It is there, and has not yet said what it can do.
     pub(super) starting: bool,
@@ -81,17 +83,22 @@ impl Known {
         let keys = self.store.registrants().await?;
         self.readings.want(readings::order(&workers, &keys, Timestamp::now()));
         self.readings.settle().await;
-        let known: Vec<KnownWorker> = workers.into_iter().map(|worker| self.known(worker)).collect();
+        let known = |worker: Worker| {
+            let own = !keys.contains_key(&worker.spec.id);
+            self.known(worker, own)
+        };
+        let known: Vec<KnownWorker> = workers.into_iter().map(known).collect();
         let known = Arc::new(known);
         *self.list.lock().unwrap_or_else(PoisonError::into_inner) = Some((read, known.clone()));
         Ok(known)
     }
 
-    fn known(&self, worker: Worker) -> KnownWorker {
+    fn known(&self, worker: Worker, own: bool) -> KnownWorker {
         let hash = worker.report.object_info;
         let (info, weight) = hash.and_then(|hash| self.readings.get(hash)).unzip();
         KnownWorker {
             id: worker.spec.id,
+            own,
             labels: worker.spec.labels,
             starting: info.is_none() && worker.report.health == Health::Starting,
             hash,

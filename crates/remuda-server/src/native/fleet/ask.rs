@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use http::{HeaderMap, Method, StatusCode, header};
 use remuda_core::{Health, OwnerId, Worker, WorkerId};
+use remuda_pool::{NotDone, Pool, Work};
 use remuda_runner::lenient;
 use remuda_store::Store;
 use serde_json::Value;
@@ -50,8 +51,8 @@ const MOST: usize = 2048;
 /// … with so many bytes together …
 const MOST_BYTES: usize = 32 << 20;
 
-/// … none that is longer than this …
-const LONGEST_KEPT: usize = 1 << 20;
+/// … those that are longer than this give way first …
+const LONG: usize = 1 << 20;
 
 /// … and none that nobody asked for in so long.
 const OLD: Duration = Duration::from_secs(600);
@@ -88,6 +89,8 @@ pub(crate) enum AskError {
     TooLong,
     #[error("the answer is not JSON: {0}")]
     NotJson(#[from] serde_json::Error),
+    #[error("the answer was not read: {0}")]
+    NotRead(#[from] NotDone),
 }
 
 /// The error of the library says little without its causes.
@@ -119,6 +122,8 @@ pub(crate) struct Answers {
     pub(crate) given: Vec<(WorkerId, Arc<Value>)>,
     /// Those that could not be asked, and have not been asked before.
     pub(crate) silent: Vec<WorkerId>,
+    /// About how many bytes all of it takes.
+    pub(crate) weight: usize,
 }
 
 /// Asks the ComfyUIs that this process drives.
@@ -127,6 +132,7 @@ pub(crate) struct Asker {
     owner: Option<OwnerId>,
     addresses: Addresses,
     http: reqwest::Client,
+    pool: Pool,
     kept: Mutex<HashMap<Question, Arc<Slot>>>,
     /// Until when those that did not answer are left alone: one that hangs holds a caller up once, not at every question.
     resting: Mutex<HashMap<WorkerId, Instant>>,
@@ -149,7 +155,7 @@ struct Slot {
 struct Weighed {
     answer: Answer,
     weight: usize,
-    /// Whether it is too long to be kept.
+    /// Whether it gives way to others.
     long: bool,
 }
 
@@ -171,6 +177,10 @@ impl Slot {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_long(&self) -> bool {
+        self.last().is_some_and(|answer| answer.long)
+    }
+
     fn weight(&self) -> usize {
         let now = self.answer.get().and_then(|answer| answer.as_ref().ok()).map_or(0, |answer| answer.weight);
         now + self.before().as_ref().map_or(0, |before| before.weight)
@@ -179,8 +189,19 @@ impl Slot {
 
 impl Asker {
     /// For the workers of this process. None: it drives none.
-    pub(crate) fn new(owner: Option<OwnerId>, addresses: Addresses) -> Self {
-        Self { owner, addresses, http: client(), kept: Mutex::default(), resting: Mutex::default() }
+    pub(crate) fn new(owner: Option<OwnerId>, addresses: Addresses, pool: Pool) -> Self {
+        Self { owner, addresses, http: client(), pool, kept: Mutex::default(), resting: Mutex::default() }
+    }
+
+    /// Works on answers of so many bytes, beside the runtime: a worker may answer anything. Waits for its turn, because it is
+    /// done once for all who ask.
+    pub(super) async fn digest<T, F>(&self, weight: usize, compute: F) -> Result<T, NotDone>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let work = Work::new("reading answers of workers", "answers of workers", weight).patient();
+        self.pool.run(work, compute).await
     }
 
     /// The workers that this process drives, those left out that are known not to answer. Which they are and where they
@@ -241,7 +262,7 @@ impl Asker {
             let answer = self.stream(worker, Method::GET, segments, None, &HeaderMap::new()).await?;
             match answer.status() {
                 StatusCode::OK => {}
-                StatusCode::NOT_FOUND => return Ok(Weighed { answer: None, weight: 0, long: false }),
+                StatusCode::NOT_FOUND => return Ok(None),
                 other => return Err(AskError::Status(other)),
             }
             let mut bytes = Vec::new();
@@ -253,18 +274,24 @@ impl Asker {
                 }
                 bytes.extend_from_slice(&piece);
             }
+            Ok(Some(bytes))
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| {
+            self.rest(&worker.id);
+            Err(AskError::Late)
+        });
+        let Some(bytes) = read? else { return Ok(Weighed { answer: None, weight: 0, long: false }) };
+        let length = bytes.len();
+        let parse = move || {
             let values = lenient::count_values(&bytes, usize::MAX);
             if values > MOST_VALUES {
                 return Err(AskError::TooLong);
             }
             let answer = Some(Arc::new(serde_json::from_slice(&bytes)?));
-            let (weight, long) = (bytes.len() + VALUE * values, bytes.len() > LONGEST_KEPT);
+            let (weight, long) = (bytes.len() + VALUE * values, bytes.len() > LONG);
             Ok(Weighed { answer, weight, long })
         };
-        tokio::time::timeout(PATIENCE, read).await.unwrap_or_else(|_| {
-            self.rest(&worker.id);
-            Err(AskError::Late)
-        })
+        self.digest(length, parse).await?
     }
 
     /// Asks all of them for JSON, at most every half minute. Whoever could not be asked is logged and named, unless there
@@ -275,8 +302,11 @@ impl Asker {
         let mut answers = Answers::default();
         for (worker, answer) in workers.iter().zip(asked) {
             match answer {
-                Some(Some(answer)) => answers.given.push((worker.id.clone(), answer)),
-                Some(None) => {}
+                Some(Weighed { answer: Some(answer), weight, .. }) => {
+                    answers.given.push((worker.id.clone(), answer));
+                    answers.weight += weight;
+                }
+                Some(_) => {}
                 None => answers.silent.push(worker.id.clone()),
             }
         }
@@ -296,9 +326,9 @@ impl Asker {
     }
 
     /// The answer of one worker, not older than it may be, or the last one.
-    async fn kept(&self, worker: &Driven, segments: &[&str]) -> Option<Answer> {
+    async fn kept(&self, worker: &Driven, segments: &[&str]) -> Option<Weighed> {
         let question = (worker.id.clone(), segments.join("/"));
-        let slot = self.slot(question.clone());
+        let slot = self.slot(question);
         let mut asked = false;
         let answer = slot
             .answer
@@ -315,17 +345,13 @@ impl Asker {
                 })
             })
             .await;
-        if asked && let Ok(answer) = answer {
+        if asked && answer.is_ok() {
             *slot.before() = None;
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if answer.long && kept.get(&question).is_some_and(|kept| Arc::ptr_eq(kept, &slot)) {
-                kept.remove(&question);
-            }
-            make_room(&mut kept);
+            make_room(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner));
         }
         match answer {
-            Ok(answer) => Some(answer.answer.clone()),
-            Err(_) => slot.before().as_ref().map(|before| before.answer.clone()),
+            Ok(answer) => Some(answer.clone()),
+            Err(_) => slot.before().clone(),
         }
     }
 
@@ -346,16 +372,17 @@ impl Asker {
     }
 }
 
-/// Forgets what is old, and of the rest the oldest until it is within the bounds.
+/// Forgets what is old, and of the rest the long and then the oldest until it is within the bounds.
 fn make_room(kept: &mut HashMap<Question, Arc<Slot>>) {
     kept.retain(|_, slot| slot.begun.elapsed() < OLD);
     let mut bytes: usize = kept.values().map(|slot| slot.weight()).sum();
     if bytes <= MOST_BYTES && kept.len() <= MOST {
         return;
     }
-    let mut by_age: Vec<_> = kept.iter().map(|(question, slot)| (slot.begun, question.clone())).collect();
+    let mut by_age: Vec<_> =
+        kept.iter().map(|(question, slot)| (!slot.is_long(), slot.begun, question.clone())).collect();
     by_age.sort();
-    for (_, question) in by_age {
+    for (.., question) in by_age {
         if bytes <= MOST_BYTES && kept.len() <= MOST {
             return;
         }
@@ -414,6 +441,12 @@ mod tests {
         make_room(&mut kept);
         assert_eq!(kept.len(), 32);
         assert!(!kept.contains_key(&question(7)) && kept.contains_key(&question(8)));
+        // What is long goes first, however new it is.
+        let answer = OnceCell::from(Ok(Weighed { answer: None, weight: 2 << 20, long: true }));
+        let begun = now + Duration::from_secs(1);
+        kept.insert(question(99), Arc::new(Slot { begun, before: Mutex::default(), answer }));
+        make_room(&mut kept);
+        assert!(!kept.contains_key(&question(99)) && kept.len() == 32);
     }
 
     #[test]

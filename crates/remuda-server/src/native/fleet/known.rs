@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use remuda_core::{KeyId, Sha256, Worker, WorkerId};
@@ -9,7 +10,6 @@ use remuda_pool::{NotDone, Pool, Work};
 use remuda_runner::Version;
 use remuda_runner::preflight::MOST_TEXT;
 use remuda_store::Store;
-use tokio::sync::OnceCell;
 
 use super::merge::{Description, Merged, SHARE, merge};
 use crate::error::{ApiError, ApiResult};
@@ -78,31 +78,96 @@ fn sources(workers: &[Worker], keys: &HashMap<WorkerId, KeyId>, now: Timestamp) 
 #[derive(Debug)]
 struct Made {
     sources: Vec<Source>,
-    merged: OnceCell<Arc<Merged>>,
+    merged: Arc<Merged>,
 }
 
-/// Keeps the merge of the last set of descriptions.
+/// Keeps the merge of the last set of descriptions. One is made at a time, and not too often: workers that change their
+/// descriptions again and again would have them merged for ever. Meanwhile the last one counts.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    made: Mutex<Option<Arc<Made>>>,
+    last: Arc<Mutex<Option<Made>>>,
+    turn: Arc<tokio::sync::Mutex<Pace>>,
 }
 
 impl Known {
-    /// What all workers together have. 503 while none has said what it has: an empty answer would be a lie.
-    pub(super) async fn merged(&self, store: &dyn Store, pool: &Pool) -> ApiResult<Arc<Merged>> {
+    /// What all workers together have, as it was some seconds ago at the most. 503 while none has said what it has: an
+    /// empty answer would be a lie.
+    pub(super) async fn merged(&self, store: &Arc<dyn Store>, pool: &Pool) -> ApiResult<Arc<Merged>> {
         let (workers, keys) = (store.workers().await?, store.registrants().await?);
         let sources = sources(&workers, &keys, Timestamp::now());
-        let made = {
-            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*made {
-                Some(made) if made.sources == sources => made.clone(),
-                _ => made.insert(Arc::new(Made { sources, merged: OnceCell::new() })).clone(),
-            }
+        if sources.is_empty() {
+            return Err(nobody());
+        }
+        if let Some(merged) = self.last(Some(&sources)) {
+            return Ok(merged);
+        }
+        let turn = Arc::clone(&self.turn);
+        let mut pace = match Arc::clone(&turn).try_lock_owned() {
+            Ok(pace) => pace,
+            Err(_) => match self.last(None) {
+                Some(merged) => return Ok(merged),
+                None => turn.lock_owned().await,
+            },
         };
-        // Whoever comes in the meantime waits for the same.
-        let merged = made.merged.get_or_try_init(|| read(store, pool, &made.sources)).await?;
-        Ok(merged.clone())
+        // Whoever had the turn before may have made the same.
+        if let Some(merged) = self.last(Some(&sources)) {
+            return Ok(merged);
+        }
+        if let Some(wait) = pace.wait(Instant::now()) {
+            if let Some(merged) = self.last(None) {
+                return Ok(merged);
+            }
+            tokio::time::sleep(wait).await;
+        }
+        // It goes on when its caller leaves: callers that come and go would have it begun again and again.
+        let (store, pool, last) = (Arc::clone(store), pool.clone(), Arc::clone(&self.last));
+        let made = tokio::spawn(async move {
+            let begun = Instant::now();
+            let merged = read(&*store, &pool, &sources).await;
+            pace.spent(begun, Instant::now());
+            if let Ok(merged) = &merged {
+                let made = Made { sources, merged: Arc::clone(merged) };
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+            }
+            merged
+        });
+        made.await.unwrap_or_else(|error| Err(ApiError::internal(error.to_string())))
     }
+
+    /// The last merge, if it was made of these.
+    fn last(&self, sources: Option<&[Source]>) -> Option<Arc<Merged>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = last.as_ref()?;
+        sources.is_none_or(|sources| made.sources == sources).then(|| Arc::clone(&made.merged))
+    }
+}
+
+/// How often merges are made: about one in a second, and for at most a fifth of the time. Some may follow at once.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Until then those that were made are paid for.
+    due: Option<Instant>,
+}
+
+impl Pace {
+    const EACH: Duration = Duration::from_secs(1);
+    const BURST: Duration = Duration::from_secs(8);
+
+    /// How long the next one has to wait.
+    fn wait(&self, now: Instant) -> Option<Duration> {
+        let early = self.due?.saturating_duration_since(now).saturating_sub(Self::BURST);
+        (!early.is_zero()).then_some(early)
+    }
+
+    fn spent(&mut self, begun: Instant, now: Instant) {
+        let from = self.due.map_or(begun, |due| due.max(begun));
+        self.due = Some(from + Self::EACH + 5 * now.saturating_duration_since(begun));
+    }
+}
+
+fn nobody() -> ApiError {
+    let error = "no worker has said yet what it can do: try again in a moment";
+    ApiError::new(http::StatusCode::SERVICE_UNAVAILABLE, NOBODY, error).retry_after(2)
 }
 
 async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<Arc<Merged>> {
@@ -138,8 +203,7 @@ async fn read(store: &dyn Store, pool: &Pool, sources: &[Source]) -> ApiResult<A
         tracing::warn!(%error, "an object_info in the store is not readable");
     }
     if merged.classes.is_empty() {
-        let error = "no worker has said yet what it can do: try again in a moment";
-        return Err(ApiError::new(http::StatusCode::SERVICE_UNAVAILABLE, NOBODY, error).retry_after(2));
+        return Err(nobody());
     }
     Ok(Arc::new(merged))
 }
@@ -185,5 +249,23 @@ mod tests {
         let found = sources(&workers, &keys, Timestamp::UNIX_EPOCH);
         let found: Vec<_> = found.iter().map(|source| (source.workers[0].as_str(), source.key)).collect();
         assert_eq!(found, [("elsewhere-2", None), ("own-2", None), ("elsewhere-1", Some(key))]);
+    }
+
+    #[test]
+    fn descriptions_that_change_all_the_time_are_merged_seldom() {
+        let (mut pace, begun) = (Pace::default(), Instant::now());
+        let mut now = begun;
+        let mut merges = 0;
+        while now < begun + Duration::from_secs(100) {
+            if pace.wait(now).is_none() {
+                merges += 1;
+                pace.spent(now, now + Duration::from_millis(600));
+                now += Duration::from_millis(600);
+            } else {
+                now += Duration::from_millis(50);
+            }
+        }
+        assert!((20..=30).contains(&merges), "{merges}");
+        assert!(pace.wait(now + Duration::from_secs(4)).is_none(), "a change after a pause is seen at once");
     }
 }

@@ -8,15 +8,20 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
-use remuda_core::{KeyId, Sha256};
+use remuda_core::{KeyId, Sha256, Tenant};
 use remuda_runner::lenient;
 use remuda_runner::object_info::{NodeInfo, ObjectInfo, UploadKind, has_model_ending, model_folder};
 use remuda_runner::preflight::MOST_VALUES;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+
+use super::choices;
+use crate::error::{ApiError, ApiResult};
+use crate::share::{Pass, Room, Visit};
 
 /// So many workers are named that have a class or a choice. A large fleet would otherwise be named with every one.
 const MOST_WORKERS: usize = 100;
@@ -51,22 +56,41 @@ pub(super) struct Merged {
     pub(super) uploads: Vec<UploadClass>,
     /// The model files that loaders offer, by folder.
     pub(super) models: BTreeMap<&'static str, BTreeSet<String>>,
+    /// What its readers are charged, by tenant.
+    readers: Mutex<HashMap<Option<Tenant>, Weak<Pass>>>,
+}
+
+impl Merged {
+    /// Charges the tenant that reads it: once for all of its readers, because they share the memory. Whoever keeps many
+    /// versions in memory by reading slowly pays for each.
+    pub(super) fn hold(&self, memory: &Room) -> ApiResult<Arc<Pass>> {
+        let guest = Visit::guest();
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pass) = readers.get(&guest.tenant).and_then(Weak::upgrade) {
+            return Ok(pass);
+        }
+        let pass = memory.take(&guest, self.whole.len() as u64).map_err(|_| ApiError::no_memory())?;
+        let pass = Arc::new(pass);
+        readers.retain(|_, pass| pass.strong_count() > 0);
+        readers.insert(guest.tenant.clone(), Arc::downgrade(&pass));
+        Ok(pass)
+    }
 }
 
 /// A class with inputs for files that a client may upload.
 #[derive(Debug)]
 pub(super) struct UploadClass {
     pub(super) class: String,
-    pub(super) inputs: Vec<(String, UploadKind)>,
+    /// A worker of the installation describes it.
+    pub(super) own: bool,
+    /// Where in the whole the choices of these inputs are, brackets included.
+    pub(super) lists: Vec<(Range<usize>, UploadKind)>,
 }
 
-impl UploadClass {
-    fn of(node: &NodeInfo) -> Option<Self> {
-        let inputs = node.inputs.iter();
-        let inputs: Vec<_> =
-            inputs.filter_map(|input| Some((input.name.clone(), input.upload.clone()?))).collect();
-        (!inputs.is_empty()).then(|| Self { class: node.class.clone(), inputs })
-    }
+/// The inputs of a class that take files.
+fn file_inputs(node: &NodeInfo) -> HashMap<String, UploadKind> {
+    let inputs = node.inputs.iter();
+    inputs.filter_map(|input| Some((input.name.clone(), input.upload.clone()?))).collect()
 }
 
 /// Descriptions in, one out. Those that cannot be read are returned as errors and left out; so are, without a word, those
@@ -77,7 +101,7 @@ pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Er
     let mut merged = Merged::default();
     let mut room = MOST_VALUES;
     let mut of_keys: HashMap<KeyId, usize> = HashMap::new();
-    let mut uploads: HashMap<String, UploadClass> = HashMap::new();
+    let mut uploads: HashMap<String, (bool, HashMap<String, UploadKind>)> = HashMap::new();
     let mut seen: HashSet<String> = HashSet::new();
     for description in descriptions {
         let values = lenient::count_values(description.json.as_bytes(), usize::MAX);
@@ -96,10 +120,11 @@ pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Er
                 for node in info.iter() {
                     note_models(node, &mut merged.models);
                     // The first description of a class counts.
-                    if seen.insert(node.class.clone())
-                        && let Some(upload) = UploadClass::of(node)
-                    {
-                        uploads.insert(upload.class.clone(), upload);
+                    if seen.insert(node.class.clone()) {
+                        let inputs = file_inputs(node);
+                        if !inputs.is_empty() {
+                            uploads.insert(node.class.clone(), (description.key.is_none(), inputs));
+                        }
                     }
                 }
                 // What was parsed takes many times its text: it is not kept.
@@ -135,7 +160,11 @@ pub(super) fn merge(descriptions: &[Description]) -> (Merged, Vec<serde_json::Er
             None => whole.push_str(class.holders[0].1.get()),
         }
         merged.classes.insert(class.name.to_owned(), from..whole.len());
-        merged.uploads.extend(uploads.remove(class.name));
+        if let Some((own, inputs)) = uploads.remove(class.name) {
+            let mut lists = choices::places(&whole[from..], &inputs);
+            lists.iter_mut().for_each(|(list, _)| *list = list.start + from..list.end + from);
+            merged.uploads.push(UploadClass { class: class.name.to_owned(), own, lists });
+        }
     }
     whole.push('}');
     merged.hash = Sha256::of(whole.as_bytes()).to_string();
@@ -251,7 +280,7 @@ fn unite_choices(first: &[String], class: &mut Value, others: &[(&[String], Valu
 }
 
 /// Where inputs with choices are.
-const SECTIONS: [&str; 2] = ["required", "optional"];
+pub(super) const SECTIONS: [&str; 2] = ["required", "optional"];
 
 /// A choice as a name: choices need not be texts.
 fn key(choice: &Value) -> String {
@@ -279,21 +308,6 @@ fn choices_of<'a>(class: &'a Value, input: &str) -> Option<&'a Vec<Value>> {
             _ => None,
         }
     })
-}
-
-/// A class with further choices for one of its inputs. What is there already is not added again.
-pub(super) fn add_choices(class: &mut Value, input: &str, further: impl IntoIterator<Item = String>) {
-    for section in SECTIONS {
-        let described = class.get_mut("input").and_then(|inputs| inputs.get_mut(section)?.get_mut(input));
-        let Some(choices) = described.and_then(choices_mut) else { continue };
-        let mut known: BTreeSet<String> = choices.iter().map(key).collect();
-        for choice in further {
-            if known.insert(choice.clone()) {
-                choices.push(choice.into());
-            }
-        }
-        return;
-    }
 }
 
 /// Classes with their descriptions as they came, in their order.
@@ -406,27 +420,18 @@ mod tests {
     }
 
     #[test]
-    fn inputs_for_files_take_further_choices() {
+    fn the_lists_of_inputs_for_files_are_found() {
         let info = json!({"LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": true}]}}},
             "LoadVideo": {"input": {"required": {"file": ["COMBO", {"options": [], "video_upload": true}]}}}});
         let description =
             Description { workers: vec!["gpu-1".to_owned()], key: None, json: info.to_string() };
         let (merged, _) = merge(&[description]);
-        let uploads: Vec<_> =
-            merged.uploads.iter().map(|upload| (upload.class.as_str(), upload.inputs.clone())).collect();
-        assert_eq!(
-            uploads,
-            [
-                ("LoadImage", vec![("image".to_owned(), UploadKind::Image)]),
-                ("LoadVideo", vec![("file".to_owned(), UploadKind::Video)]),
-            ]
-        );
-        let mut class = info["LoadImage"].clone();
-        add_choices(&mut class, "image", ["a.png".to_owned(), "b.png".to_owned()]);
-        assert_eq!(class["input"]["required"]["image"][0], json!(["a.png", "b.png"]));
-        let mut class = info["LoadVideo"].clone();
-        add_choices(&mut class, "file", ["c.mp4".to_owned()]);
-        assert_eq!(class["input"]["required"]["file"][1]["options"], json!(["c.mp4"]));
+        let lists: Vec<_> = merged
+            .uploads
+            .iter()
+            .flat_map(|upload| upload.lists.iter().map(|(list, kind)| (&merged.whole[list.clone()], kind)))
+            .collect();
+        assert_eq!(lists, [(&br#"["a.png"]"#[..], &UploadKind::Image), (b"[]", &UploadKind::Video)]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! ```
 
 mod ask;
+mod choices;
 mod extras;
 #[cfg(test)]
 mod growth;
@@ -23,6 +24,7 @@ mod stats;
 use axum::Router;
 use axum::routing::{get, patch};
 use remuda_core::OwnerId;
+use remuda_pool::Pool;
 
 pub(crate) use ask::{Asker, Driven};
 pub(crate) use stats::feature_flags;
@@ -36,12 +38,17 @@ pub(crate) struct Fleet {
     /// Asks those that this process drives.
     pub(crate) ask: Asker,
     known: known::Known,
+    texts: extras::Texts,
 }
 
 impl Fleet {
     /// For a process that drives its workers under this name, at these addresses.
-    pub(crate) fn new(owner: Option<OwnerId>, addresses: Addresses) -> Self {
-        Self { ask: Asker::new(owner, addresses), known: known::Known::default() }
+    pub(crate) fn new(owner: Option<OwnerId>, addresses: Addresses, pool: Pool) -> Self {
+        Self {
+            ask: Asker::new(owner, addresses, pool),
+            known: known::Known::default(),
+            texts: extras::Texts::default(),
+        }
     }
 }
 

@@ -4,18 +4,20 @@
 //! drives say when asked. Paths on workers are not told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Method, StatusCode};
-use serde::Deserialize;
+use http::{HeaderMap, Method, StatusCode, header};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
 use super::ask::{Answers, Driven};
+use super::merge::Merged;
 use super::pass::pass_on;
-use crate::access::ReadCaller;
+use crate::access::{Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{ApiPath, ApiQuery};
 use crate::state::AppState;
@@ -59,14 +61,20 @@ pub(super) struct Folders {
 pub(super) async fn folders(state: &AppState) -> ApiResult<Folders> {
     let driven = state.fleet.ask.driven(&*state.store).await?;
     let asked = state.fleet.ask.all(&driven, &["models"]).await;
-    let mut names: Vec<String> = USUAL.iter().map(|&name| name.to_owned()).collect();
-    let mut known: BTreeSet<String> = names.iter().cloned().collect();
-    for name in texts(&asked) {
-        if known.insert(name.to_owned()) {
-            names.push(name.to_owned());
+    let (complete, weight) = (asked.silent.is_empty(), asked.weight);
+    let list = move || {
+        let mut names: Vec<String> = USUAL.iter().map(|&name| name.to_owned()).collect();
+        let mut known: BTreeSet<String> = names.iter().cloned().collect();
+        for name in texts(&asked) {
+            if known.insert(name.to_owned()) {
+                names.push(name.to_owned());
+            }
         }
-    }
-    Ok(Folders { names, driven, complete: asked.silent.is_empty() })
+        names
+    };
+    let names = state.fleet.ask.digest(weight, list).await;
+    let names = names.map_err(|_| ApiError::busy("answers of workers"))?;
+    Ok(Folders { names, driven, complete })
 }
 
 /// All texts in lists of texts.
@@ -89,14 +97,35 @@ async fn folder(state: &AppState, name: &str) -> ApiResult<Option<(String, Vec<D
     Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "worker_silent", error).retry_after(5))
 }
 
-/// What the loaders of all workers offer from a folder. Nothing while no worker is known.
-async fn offered(state: &AppState, folder: &str) -> ApiResult<BTreeSet<String>> {
-    match state.fleet.known.merged(&*state.store, &state.pool).await {
-        Ok(merged) => Ok(merged.models.get(folder).cloned().unwrap_or_default()),
-        Err(error) if error.body.code == super::known::NOBODY => Ok(BTreeSet::new()),
+/// What all workers together have. Nothing while no worker is known.
+async fn known(state: &AppState) -> ApiResult<Option<Arc<Merged>>> {
+    match state.fleet.known.merged(&state.store, &state.pool).await {
+        Ok(merged) => Ok(Some(merged)),
+        Err(error) if error.body.code == super::known::NOBODY => Ok(None),
         Err(error) => Err(error),
     }
 }
+
+/// What the loaders of all workers offer from a folder.
+fn offered<'a>(merged: Option<&'a Merged>, folder: &str) -> Option<&'a BTreeSet<String>> {
+    merged?.models.get(folder)
+}
+
+/// Makes a list of files and writes it, beside the runtime: workers tell of any number.
+async fn listed<T: Serialize>(
+    state: &AppState,
+    caller: &Caller,
+    size: usize,
+    list: impl FnOnce() -> T + Send + 'static,
+) -> ApiResult<Response> {
+    let write = move || serde_json::to_vec(&list());
+    let written = state.compute("listing models", &caller.tenant, size, write).await?;
+    let written = written.map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], written).into_response())
+}
+
+/// About how many bytes a name takes.
+const NAME: usize = 64;
 
 /// `GET /models`
 pub(super) async fn list(State(state): State<AppState>, _: ReadCaller) -> ApiResult<Json<Vec<String>>> {
@@ -106,26 +135,33 @@ pub(super) async fn list(State(state): State<AppState>, _: ReadCaller) -> ApiRes
 /// `GET /models/{folder}`
 pub(super) async fn of_folder(
     State(state): State<AppState>,
-    _: ReadCaller,
+    ReadCaller(caller): ReadCaller,
     ApiPath(name): ApiPath<String>,
 ) -> ApiResult<Response> {
     let Some((folder, driven)) = folder(&state, &name).await? else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
-    let mut files = offered(&state, &folder).await?;
+    let merged = known(&state).await?;
     let asked = state.fleet.ask.all(&driven, &["models", &folder]).await;
-    files.extend(texts(&asked).map(str::to_owned));
-    Ok(Json(files).into_response())
+    let size = asked.weight + NAME * offered(merged.as_deref(), &folder).map_or(0, BTreeSet::len);
+    let list = move || {
+        let mut files = offered(merged.as_deref(), &folder).cloned().unwrap_or_default();
+        files.extend(texts(&asked).map(str::to_owned));
+        files
+    };
+    listed(&state, &caller, size, list).await
 }
 
 /// `GET /embeddings`
 pub(super) async fn embeddings(
     State(state): State<AppState>,
-    _: ReadCaller,
-) -> ApiResult<Json<BTreeSet<String>>> {
+    ReadCaller(caller): ReadCaller,
+) -> ApiResult<Response> {
     let driven = state.fleet.ask.driven(&*state.store).await?;
     let asked = state.fleet.ask.all(&driven, &["embeddings"]).await;
-    Ok(Json(texts(&asked).map(str::to_owned).collect()))
+    let size = asked.weight;
+    let list = move || texts(&asked).map(str::to_owned).collect::<BTreeSet<String>>();
+    listed(&state, &caller, size, list).await
 }
 
 /// `GET /experiment/models`. Where the folders are is nobody's business.
@@ -143,26 +179,31 @@ pub(super) fn place(folder: &str) -> String {
 /// `GET /experiment/models/{folder}`
 pub(super) async fn files(
     State(state): State<AppState>,
-    _: ReadCaller,
+    ReadCaller(caller): ReadCaller,
     ApiPath(name): ApiPath<String>,
 ) -> ApiResult<Response> {
     let Some((folder, driven)) = folder(&state, &name).await? else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
-    let mut files: BTreeMap<String, Value> = BTreeMap::new();
     let asked = state.fleet.ask.all(&driven, &["experiment", "models", &folder]).await;
-    for file in asked.given.iter().filter_map(|(_, answer)| answer.as_array()).flatten() {
-        if let Some(name) = file.get("name").and_then(Value::as_str) {
-            files.entry(name.to_owned()).or_insert_with(|| file.clone());
+    let merged = known(&state).await?;
+    let size = asked.weight + NAME * offered(merged.as_deref(), &folder).map_or(0, BTreeSet::len);
+    let list = move || {
+        let mut files: BTreeMap<String, Value> = BTreeMap::new();
+        for file in asked.given.iter().filter_map(|(_, answer)| answer.as_array()).flatten() {
+            if let Some(name) = file.get("name").and_then(Value::as_str) {
+                files.entry(name.to_owned()).or_insert_with(|| file.clone());
+            }
         }
-    }
-    for name in offered(&state, &folder).await? {
-        // Of workers that cannot be asked only the names are known.
-        files
-            .entry(name.clone())
-            .or_insert_with(|| json!({"name": name, "pathIndex": 0, "modified": 0, "created": 0, "size": 0}));
-    }
-    Ok(Json(files.into_values().collect::<Vec<_>>()).into_response())
+        for name in offered(merged.as_deref(), &folder).into_iter().flatten() {
+            // Of workers that cannot be asked only the names are known.
+            files.entry(name.clone()).or_insert_with(
+                || json!({"name": name, "pathIndex": 0, "modified": 0, "created": 0, "size": 0}),
+            );
+        }
+        files.into_values().collect::<Vec<_>>()
+    };
+    listed(&state, &caller, size, list).await
 }
 
 /// `GET /experiment/models/preview/{folder}/{index}/{file}`: from the first worker that has one.

@@ -3,17 +3,18 @@
 //! The answer has megabytes. It is made once for every set of descriptions; for a tenant with uploads, the few classes that
 //! take files are put in between, and the rest is the same memory for everybody.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use remuda_core::Sha256;
-use remuda_runner::object_info::UploadKind;
-use remuda_store::Asset;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::merge::{Merged, UploadClass, add_choices};
+use super::choices::put_in;
+use super::merge::Merged;
 use crate::access::{Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::ApiPath;
@@ -24,35 +25,14 @@ use crate::state::AppState;
 /// So many uploads are offered as choices, by name.
 const MOST_UPLOADS: u32 = 10_000;
 
-/// In so many classes they are offered: each gets all of them, and the answer grows with both.
-const MOST_CLASSES: usize = 500;
-
 /// `GET /object_info`
 pub(super) async fn all(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let merged = state.fleet.known.merged(&*state.store, &state.pool).await?;
-    let uploads = uploads(&state, &caller, &merged).await?;
-    if uploads.is_empty() {
-        // The same memory for everybody: not counted for its readers.
-        let (length, whole) = (merged.whole.len(), vec![merged.whole.clone()]);
-        return answer(&headers, &merged.hash, length, streamed(whole));
-    }
-    let listed: Vec<&str> = uploads.iter().map(|asset| asset.filename.as_str()).collect();
-    let listed = Sha256::of(json!(listed).to_string().as_bytes()).to_string();
-    let etag = format!("{}-{}", merged.hash, &listed[..16]);
-    if is_known(&headers, &etag) {
-        return answer(&headers, &etag, 0, Body::empty());
-    }
-    let permit = state.permits.download()?;
-    let size = merged.whole.len();
-    let made = move || pieces(&merged, &uploads);
-    let pieces = state.compute("listing uploads in an object_info", &caller.tenant, size, made).await?;
-    let length: usize = pieces.iter().map(Bytes::len).sum();
-    let pass = state.memory.take(&Visit::guest(), length as u64).map_err(|_| ApiError::no_memory())?;
-    answer(&headers, &etag, length, Held::wrap(streamed(pieces), (permit, pass)))
+    let merged = state.fleet.known.merged(&state.store, &state.pool).await?;
+    described(&state, &caller, &headers, merged, None).await
 }
 
 /// `GET /object_info/{class}`. A class that nobody has is an empty answer, as it is at a ComfyUI.
@@ -62,66 +42,65 @@ pub(super) async fn one(
     ApiPath(class): ApiPath<String>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let merged = state.fleet.known.merged(&*state.store, &state.pool).await?;
-    let Some(range) = merged.classes.get(&class) else {
+    let merged = state.fleet.known.merged(&state.store, &state.pool).await?;
+    if !merged.classes.contains_key(&class) {
         return answer(&headers, "none", 2, Body::from("{}"));
-    };
-    let mut text = merged.whole.slice(range.clone());
-    if let Some(upload) = merged.uploads.iter().find(|upload| upload.class == class) {
-        let uploads = uploads(&state, &caller, &merged).await?;
-        if !uploads.is_empty() {
-            text = with_uploads(&text, upload, &uploads);
+    }
+    described(&state, &caller, &headers, merged, Some(class)).await
+}
+
+/// All classes or one, with the caller's uploads among the choices.
+async fn described(
+    state: &AppState,
+    caller: &Caller,
+    headers: &HeaderMap,
+    merged: Arc<Merged>,
+    class: Option<String>,
+) -> ApiResult<Response> {
+    let part = class.as_ref().and_then(|class| merged.classes.get(class)).cloned();
+    let part = part.unwrap_or(0..merged.whole.len());
+    let mut etag = merged.hash.clone();
+    if let Some(class) = &class {
+        etag = format!("{etag}-{}", &Sha256::of(class.as_bytes()).to_string()[..16]);
+    }
+    // Classes that take uploads, in the order of the text.
+    let takers = match &class {
+        None => 0..merged.uploads.len(),
+        Some(class) => {
+            let place = merged.uploads.iter().position(|upload| upload.class == *class);
+            place.map_or(0..0, |place| place..place + 1)
         }
+    };
+    let mut pieces = vec![merged.whole.slice(part.clone())];
+    let mut kept = None;
+    if !takers.is_empty() {
+        let permit = state.permits.download()?;
+        // Until it is known how much it is.
+        let reading = state.permits.read().await?;
+        let uploads = state.store.assets(&caller.tenant, MOST_UPLOADS).await?;
+        if !uploads.is_empty() {
+            let names: usize = uploads.iter().map(|asset| asset.filename.len() + size_of_val(asset)).sum();
+            let size = part.len().saturating_add(names);
+            let theirs = Arc::clone(&merged);
+            let put = move || put_in(&theirs, part, &theirs.uploads[takers], &uploads);
+            let put = state.compute("listing uploads in an object_info", &caller.tenant, size, put).await?;
+            etag = format!("{etag}-{}", &put.tag[..16]);
+            let pass = state.memory.take(&Visit::guest(), put.own_bytes as u64);
+            kept = Some((permit, pass.map_err(|_| ApiError::no_memory())?));
+            pieces = put.pieces;
+        }
+        drop(reading);
     }
-    let whole = [format!("{{{}: ", json!(class)).as_bytes(), &text, b"}"].concat();
-    let etag = Sha256::of(&whole).to_string();
-    answer(&headers, &etag, whole.len(), Body::from(whole))
-}
-
-/// The caller's uploads, if there is a node that could take one.
-async fn uploads(state: &AppState, caller: &Caller, merged: &Merged) -> ApiResult<Vec<Asset>> {
-    if merged.uploads.is_empty() {
-        return Ok(Vec::new());
+    if is_known(headers, &etag) {
+        return answer(headers, &etag, 0, Body::empty());
     }
-    Ok(state.store.assets(&caller.tenant, MOST_UPLOADS).await?)
-}
-
-/// The whole with the classes that take files replaced.
-fn pieces(merged: &Merged, uploads: &[Asset]) -> Vec<Bytes> {
-    let mut pieces = Vec::with_capacity(2 * merged.uploads.len() + 1);
-    let mut from = 0;
-    for upload in merged.uploads.iter().take(MOST_CLASSES) {
-        let Some(range) = merged.classes.get(&upload.class) else { continue };
-        pieces.push(merged.whole.slice(from..range.start));
-        pieces.push(with_uploads(&merged.whole.slice(range.clone()), upload, uploads));
-        from = range.end;
+    if let Some(class) = class {
+        pieces.insert(0, Bytes::from(format!("{{{}: ", json!(class))));
+        pieces.push(Bytes::from_static(b"}"));
     }
-    pieces.push(merged.whole.slice(from..));
-    pieces
-}
-
-/// A class with the uploads of the right kind among its choices.
-fn with_uploads(text: &Bytes, upload: &UploadClass, uploads: &[Asset]) -> Bytes {
-    let Ok(mut class) = serde_json::from_slice::<Value>(text) else { return text.clone() };
-    for (input, kind) in &upload.inputs {
-        let fitting = uploads.iter().filter(|asset| fits(asset, kind));
-        add_choices(&mut class, input, fitting.map(|asset| asset.filename.clone()));
-    }
-    Bytes::from(class.to_string())
-}
-
-/// Whether a file is of the kind that an input takes, as far as its media type or its name tells.
-fn fits(asset: &Asset, kind: &UploadKind) -> bool {
-    let by_name = mime_guess::from_path(&asset.filename).first_raw();
-    let is =
-        |prefix: &str| asset.mime.starts_with(prefix) || by_name.is_some_and(|mime| mime.starts_with(prefix));
-    match kind {
-        UploadKind::Image => is("image/"),
-        UploadKind::Video => is("video/") || is("image/gif") || is("image/webp"),
-        // ComfyUI takes the sound of films.
-        UploadKind::Audio => is("audio/") || is("video/"),
-        _ => !is("image/") && !is("video/") && !is("audio/"),
-    }
+    let length = pieces.iter().map(Bytes::len).sum();
+    let shared = merged.hold(&state.memory)?;
+    answer(headers, &etag, length, Held::wrap(streamed(pieces), (kept, shared)))
 }
 
 fn is_known(headers: &HeaderMap, etag: &str) -> bool {

@@ -33,7 +33,16 @@ struct Waiting {
 
 impl Room {
     pub(crate) fn new(whole: u64) -> Self {
-        Self(Arc::new(Mutex::new(Inner { ledger: Ledger::new(whole), waiting: HashMap::new() })))
+        Self::of(Ledger::new(whole))
+    }
+
+    /// … of which one tenant never holds more than `each`.
+    pub(crate) fn capped(whole: u64, each: u64) -> Self {
+        Self::of(Ledger::capped(whole, each))
+    }
+
+    fn of(ledger: Ledger) -> Self {
+        Self(Arc::new(Mutex::new(Inner { ledger, waiting: HashMap::new() })))
     }
 
     /// Takes so much, now or not at all.

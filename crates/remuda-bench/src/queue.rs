@@ -183,7 +183,7 @@ fn result() -> TaskResult {
     };
     let outputs =
         json!({"9": {"images": [{"filename": "bench_00001_.png", "subfolder": "", "type": "output"}]}});
-    TaskResult { files: vec![file], outputs, execution_ms: Some(1_000), node_errors: None }
+    TaskResult { files: vec![file], outputs: outputs.into(), execution_ms: Some(1_000), node_errors: None }
 }
 
 /// A submitter and a worker in one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Timestamp;
+use crate::{JsonText, Timestamp};
 
 /// The kinds of failure that are treated differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ pub struct Failure {
     /// The node at fault, when there is one.
     pub node_id: Option<String>,
     /// ComfyUI's own words: node errors, exception, traceback.
-    pub details: Option<serde_json::Value>,
+    pub details: Option<JsonText>,
 }
 
 /// A failure in a row or on the wire. The release before this one reads them too, and knows no class `harmful`: it is
@@ -113,7 +113,7 @@ struct Written {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     node_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    details: Option<serde_json::Value>,
+    details: Option<JsonText>,
 }
 
 impl From<Written> for Failure {

@@ -92,7 +92,7 @@ pub fn failure(incidents: &[Harm]) -> Failure {
     let shown =
         |harm: &Harm| json!({"kind": harm.kind, "work": harm.work, "process": harm.process, "at": harm.at});
     let details = json!({"harm": incidents.iter().map(shown).collect::<Vec<_>>()});
-    Failure { class: FailureClass::Harmful, message, node_id: None, details: Some(details) }
+    Failure { class: FailureClass::Harmful, message, node_id: None, details: Some(details.into()) }
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
         let failure = failure(&[harm(HarmKind::Death, 1), harm(HarmKind::Stall, 2)]);
         assert_eq!(failure.class, FailureClass::Harmful);
         assert!(failure.message.contains("editing a graph came to no end"), "{}", failure.message);
-        let details = failure.details.unwrap();
+        let details = failure.details.unwrap().read();
         assert_eq!(details["harm"][0]["kind"], "death");
         assert_eq!(details["harm"][1]["at"], "1970-01-01T00:00:02Z");
         assert!(!is_enough(1) && is_enough(2));

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Sha256, TaskId};
+use crate::{JsonText, Sha256, TaskId};
 
 /// The folder that holds one folder for every task.
 const ROOT: &str = "remuda";
@@ -65,12 +65,12 @@ pub struct TaskResult {
     /// Every file, in the order of the history entry.
     pub files: Vec<OutputFile>,
     /// `outputs` of ComfyUI's history entry, as they were.
-    pub outputs: serde_json::Value,
+    pub outputs: JsonText,
     /// From the first node to the last, as ComfyUI says.
     pub execution_ms: Option<i64>,
     /// Parts of the graph that ComfyUI refused while it ran the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_errors: Option<serde_json::Value>,
+    pub node_errors: Option<JsonText>,
 }
 
 impl TaskResult {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
-    AttemptNo, Failure, Fence, LaneId, Origin, PendingReason, Priority, PromptExtra, Requirements, Sha256,
-    Status, TaskId, TaskResult, Tenant, Timestamp, Version, WorkerId,
+    AttemptNo, Failure, Fence, JsonText, LaneId, Origin, PendingReason, Priority, PromptExtra, Requirements,
+    Sha256, Status, TaskId, TaskResult, Tenant, Timestamp, Version, WorkerId,
 };
 
 /// A task as the store keeps it, without its input.
@@ -70,7 +70,7 @@ pub struct Task {
     /// What it left.
     pub result: Option<TaskResult>,
     /// The submitter's own, returned as it came.
-    pub metadata: Option<serde_json::Value>,
+    pub metadata: Option<JsonText>,
     /// The ended task that it repeats, because somebody asked for that.
     #[serde(default)]
     pub retry_of: Option<TaskId>,
@@ -167,7 +167,7 @@ pub struct NewTask {
     /// How often it may fail and be tried again.
     pub max_retries: i32,
     /// The submitter's own.
-    pub metadata: Option<serde_json::Value>,
+    pub metadata: Option<JsonText>,
     /// The ended task that it repeats.
     pub retry_of: Option<TaskId>,
     /// For submissions that may be repeated.

@@ -26,7 +26,7 @@ use crate::{
 
 /// How a runner says that an attempt ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "how", rename_all = "snake_case")]
+#[serde(tag = "how", rename_all = "snake_case", try_from = "Told")]
 pub enum Ending {
     /// With this result.
     Completed {
@@ -45,6 +45,38 @@ pub enum Ending {
     },
     /// It was stopped because its task was cancelled.
     Cancelled,
+}
+
+/// An ending as it is told. Its fields are read where they stand: the way that is made for enums would keep all of them
+/// as values first, whose size is the teller's choice.
+#[derive(Deserialize)]
+struct Told {
+    how: How,
+    result: Option<TaskResult>,
+    gpu_ms: Option<i64>,
+    failure: Option<Failure>,
+    partial: Option<Box<TaskResult>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum How {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl TryFrom<Told> for Ending {
+    type Error = &'static str;
+
+    fn try_from(told: Told) -> Result<Self, Self::Error> {
+        let Told { how, result, gpu_ms, failure, partial } = told;
+        Ok(match how {
+            How::Completed => Self::Completed { result: result.ok_or("missing field `result`")?, gpu_ms },
+            How::Failed => Self::Failed { failure: failure.ok_or("missing field `failure`")?, partial },
+            How::Cancelled => Self::Cancelled,
+        })
+    }
 }
 
 impl Ending {

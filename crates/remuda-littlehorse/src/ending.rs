@@ -2,7 +2,7 @@
 
 use littlehorse::{Ending, Value};
 use remuda_core::transition::Ending as Ended;
-use remuda_core::{Failure, FailureClass, TaskResult};
+use remuda_core::{Failure, FailureClass, JsonText, TaskResult};
 use remuda_runner::source::journal::{Job, JobEnding};
 use serde_json::json;
 
@@ -67,8 +67,8 @@ pub(crate) fn too_large(outputs: usize, bytes: usize) -> Ending {
 }
 
 fn failed(failure: &Failure) -> Ending {
-    let details = failure.details.as_ref();
-    let detail = |name: &str| details.and_then(|details| details.get(name)).cloned();
+    let details = failure.details.as_ref().map(JsonText::read).unwrap_or_default();
+    let detail = |name: &str| details.get(name).cloned();
     // What answered in place of ComfyUI, or ComfyUI itself, when it did not take the prompt.
     let status = detail("status").and_then(|status| status.as_u64());
     match failure.class {
@@ -194,7 +194,7 @@ mod tests {
             (FailureClass::Connection, 503, true),
         ] {
             let failure = Failure {
-                details: Some(json!({"status": status})),
+                details: Some(json!({"status": status}).into()),
                 ..Failure::new(class, "it was not taken")
             };
             match told(JobEnding::Ended(Ended::Failed { failure, partial: None })) {
@@ -211,7 +211,7 @@ mod tests {
             class: FailureClass::Validation,
             message: "ComfyUI refused the workflow".into(),
             node_id: Some("4".into()),
-            details: Some(json!({"error": {"type": "x"}, "node_errors": {"4": {"errors": []}}})),
+            details: Some(json!({"error": {"type": "x"}, "node_errors": {"4": {"errors": []}}}).into()),
         };
         let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
         let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
@@ -231,7 +231,8 @@ mod tests {
             node_id: Some("3".into()),
             details: Some(
                 json!({"node_type": "KSampler", "exception_type": "ValueError", "exception_message": "no",
-                                 "traceback": ["a", "b"]}),
+                                 "traceback": ["a", "b"]})
+                .into(),
             ),
         };
         let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
@@ -246,7 +247,8 @@ mod tests {
 
     #[test]
     fn a_result_names_the_id_that_comfyui_has() {
-        let result = TaskResult { outputs: json!({"5": {"text": ["hello"]}}), ..TaskResult::default() };
+        let result =
+            TaskResult { outputs: json!({"5": {"text": ["hello"]}}).into(), ..TaskResult::default() };
         let ended = JobEnding::Ended(Ended::Completed { result, gpu_ms: None });
         let job = Job { sent_as: Some(Uuid::from_u128(2)), ..job() };
         let Ending::Success(Value::JsonObj(json)) = of(&job, &ended, &Places::Folder("/out".into())) else {
@@ -269,7 +271,7 @@ mod tests {
             class: FailureClass::Validation,
             message: "ä".repeat(100_000),
             node_id: Some("4".into()),
-            details: Some(json!({"node_errors": "x".repeat(100_000)})),
+            details: Some(json!({"node_errors": "x".repeat(100_000)}).into()),
         };
         let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
         let Ending::Exception { message, content: Value::JsonObj(content), .. } = ended else { panic!() };

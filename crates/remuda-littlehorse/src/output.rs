@@ -53,7 +53,7 @@ pub(crate) fn outputs(result: &TaskResult, places: &Places) -> Result<Vec<String
         Places::Folder(_) => Vec::new(),
     };
     // A node that shows a text has left something, though no file.
-    if files.is_empty() && is_empty(&result.outputs) {
+    if files.is_empty() && result.outputs.is_empty() {
         return Err(Nothing::AtAll);
     }
     let mut paths: Vec<String> = Vec::with_capacity(files.len());
@@ -68,14 +68,6 @@ pub(crate) fn outputs(result: &TaskResult, places: &Places) -> Result<Vec<String
         }
     }
     Ok(paths)
-}
-
-fn is_empty(outputs: &serde_json::Value) -> bool {
-    match outputs {
-        serde_json::Value::Object(nodes) => nodes.is_empty(),
-        serde_json::Value::Null => true,
-        _ => false,
-    }
 }
 
 /// Joins with slashes: the first part keeps those at its beginning, a root stays one.
@@ -114,7 +106,7 @@ mod tests {
 
     fn result(files: Vec<OutputFile>) -> TaskResult {
         let outputs = if files.is_empty() { json!({}) } else { json!({"9": {"images": []}}) };
-        TaskResult { files, outputs, ..TaskResult::default() }
+        TaskResult { files, outputs: outputs.into(), ..TaskResult::default() }
     }
 
     #[test]
@@ -150,7 +142,7 @@ mod tests {
         assert_eq!(outputs(&result(vec![]), &Places::Sink("/x".into())), Err(Nothing::AtAll));
         let previews = result(vec![file("", "", "a.png", "temp", "images")]);
         assert_eq!(outputs(&previews, &folder), Err(Nothing::ThatStays));
-        let text = TaskResult { outputs: json!({"5": {"text": ["hello"]}}), ..TaskResult::default() };
+        let text = TaskResult { outputs: json!({"5": {"text": ["hello"]}}).into(), ..TaskResult::default() };
         assert_eq!(outputs(&text, &folder), Ok(vec![]), "a text is an output");
     }
 

@@ -16,6 +16,12 @@ const DELIVERY: Duration = Duration::from_secs(600);
 /// not read more than a few at once either.
 const READS: u64 = 6;
 
+/// How many lists of tasks are read at once …
+const LISTS: u64 = 6;
+
+/// … and how many of one tenant: fewer than a store has readers, so that others find one free.
+const LISTS_OF_ONE: u64 = 2;
+
 /// A room with its names.
 #[derive(Debug)]
 struct Kind {
@@ -86,6 +92,7 @@ pub(crate) struct Permits {
     sync: Kind,
     sidecars: Kind,
     reads: Kind,
+    lists: Kind,
 }
 
 impl Permits {
@@ -102,6 +109,11 @@ impl Permits {
             reads: Kind {
                 room: Room::new(READS),
                 what: "requests for whole tasks",
+                setting: "server.memory",
+            },
+            lists: Kind {
+                room: Room::capped(LISTS, LISTS_OF_ONE),
+                what: "lists of tasks",
                 setting: "server.memory",
             },
         }
@@ -150,9 +162,14 @@ impl Permits {
         self.reads.wait(PATIENCE).await
     }
 
+    /// The same for many tasks.
+    pub(crate) async fn list(&self) -> ApiResult<Pass> {
+        self.lists.wait(PATIENCE).await
+    }
+
     /// The room for such reads, for answers that take several.
-    pub(crate) fn reads(&self) -> Room {
-        self.reads.room.clone()
+    pub(crate) fn lists(&self) -> Room {
+        self.lists.room.clone()
     }
 }
 

@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use ground::{Ground, completed};
-use remuda_core::{Sha256, Tenant};
+use remuda_core::transition::Ending;
+use remuda_core::{Dialect, Origin, Sha256, TaskResult, Tenant};
 use remuda_runner::source::Source as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -98,4 +99,69 @@ async fn large_settings_that_nobody_reads_take_little_memory() {
     }
     let grown = most_within(Duration::from_secs(3)).await.saturating_sub(before);
     assert!(grown < 300 << 20, "{} MiB more", grown >> 20);
+}
+
+/// A result of a megabyte with many values as small as they can be.
+fn swollen() -> Ending {
+    let (small, text) = (r#"{"":0},"#.repeat(40_000), "x".repeat(800_000));
+    let outputs =
+        serde_json::from_str(&format!(r#"{{"1":{{"x":[{small}{{}}],"text":["{text}"]}}}}"#)).unwrap();
+    Ending::Completed { result: TaskResult { outputs, ..TaskResult::default() }, gpu_ms: None }
+}
+
+#[tokio::test]
+async fn results_of_many_small_values_take_little_memory() {
+    const TASKS: usize = 12;
+    let _turn = TURN.lock().await;
+    let ground = Ground::new().await;
+    let sidecar = ground.sidecar().await;
+    let mut ids = Vec::new();
+    for _ in 0..TASKS {
+        let native = Origin { dialect: Dialect::Comfyui, external_id: None, client: None };
+        ids.push(ground.submit_with(|new| new.origin = Some(native)).await);
+    }
+    let before = memory();
+    let peak = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&peak);
+    let watch = tokio::spawn(async move {
+        loop {
+            seen.fetch_max(most_within(Duration::from_millis(50)).await, Ordering::Relaxed);
+        }
+    });
+    for _ in 0..TASKS {
+        let claim = sidecar.claim().await;
+        sidecar.source.end(claim.lease.reference(), swollen()).await.unwrap();
+    }
+    let told = async |path: String| {
+        let answer = ground.get(&path).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.bytes().await.unwrap()
+    };
+    let records = ids.iter().map(|id| told(format!("/api/v1/tasks/{id}")));
+    let records = futures_util::future::join_all(records).await;
+    assert!(records.iter().all(|record| record.len() > 1_000_000));
+    drop(records);
+    let (mut listed, mut next) = (0, String::new());
+    loop {
+        let page = told(format!("/api/v1/tasks?limit=500{next}")).await;
+        assert!(page.len() < 20 << 20, "a page is cut where it is long");
+        let page: Page = serde_json::from_slice(&page).unwrap();
+        listed += page.tasks.len();
+        let Some(before) = page.next else { break };
+        next = format!("&before={before}");
+    }
+    assert_eq!(listed, TASKS);
+    for path in ["/history", "/api/jobs", "/api/jobs?sort_by=execution_duration"] {
+        let answers = futures_util::future::join_all((0..3).map(|_| told(path.to_owned()))).await;
+        assert!(answers.windows(2).all(|two| two[0].len() == two[1].len()), "{path}");
+    }
+    watch.abort();
+    let grown = peak.load(Ordering::Relaxed).saturating_sub(before);
+    assert!(grown < 350 << 20, "{} MiB more", grown >> 20);
+}
+
+#[derive(serde::Deserialize)]
+struct Page {
+    tasks: Vec<Box<serde_json::value::RawValue>>,
+    next: Option<String>,
 }

@@ -89,7 +89,7 @@ impl OriginQuery {
 /// Some of the tasks that a query is about.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OriginPage {
-    /// In the order that was asked for, without inputs.
+    /// In the order that was asked for, without inputs, errors, results and metadata.
     pub tasks: Vec<Task>,
     /// How many there are in all.
     pub total: i64,
@@ -134,10 +134,13 @@ pub struct DocumentInfo {
     pub modified_at: Timestamp,
 }
 
+/// A page of tasks ends, after its first, before their errors, results and metadata have more text than this together.
+pub(crate) const MOST_TEXT: usize = 8 << 20;
+
 /// A page of tasks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Page {
-    /// Newest first, without inputs.
+    /// Newest first, without inputs. Fewer than asked for, if they are large.
     pub tasks: Vec<Task>,
     /// Whether there are older ones.
     pub more: bool,

@@ -51,7 +51,9 @@ pub(crate) fn refusal(report: &Report) -> Failure {
         class: FailureClass::Validation,
         message: format!("the graph was not sent, because it would harm ComfyUI: {message}"),
         node_id: first.and_then(|problem| problem.node_id.clone()),
-        details: Some(json!({ "problems": killing.take(MOST_PROBLEMS).map(shown).collect::<Vec<_>>() })),
+        details: Some(
+            json!({ "problems": killing.take(MOST_PROBLEMS).map(shown).collect::<Vec<_>>() }).into(),
+        ),
     }
 }
 
@@ -97,7 +99,7 @@ mod tests {
         assert_eq!(check(&loader("a.safetensors"), &["a.safetensors"]), Verdict::Send);
         let Verdict::Refuse(failure) = check(r#"{"7": {"class_type": "Save"}}"#, &[]) else { panic!() };
         assert_eq!((failure.class, failure.node_id.as_deref()), (FailureClass::Validation, Some("7")));
-        assert!(failure.details.unwrap()["problems"][0]["message"].is_string());
+        assert!(failure.details.unwrap().read()["problems"][0]["message"].is_string());
     }
 
     #[test]

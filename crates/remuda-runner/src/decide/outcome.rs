@@ -76,7 +76,7 @@ pub(crate) fn judge(outcome: Outcome) -> Judged {
                 _ => "graph.name_length",
             };
             let message = format!("its result was not taken: {error} (the limit is {limit})");
-            let details = Some(json!({ "limit": limit, "most": error.most }));
+            let details = Some(json!({ "limit": limit, "most": error.most }).into());
             let failure = Failure { details, ..Failure::new(FailureClass::Delivery, message) };
             Bad { failure, left: None, free: false, dead: false }
         }
@@ -86,7 +86,8 @@ pub(crate) fn judge(outcome: Outcome) -> Judged {
             let message = format!(
                 "its result was not taken: the answer to {what} is larger than {limit} {unit}{setting}"
             );
-            let details = (unit == "bytes").then(|| json!({ "limit": "workers.max_history", "most": limit }));
+            let details =
+                (unit == "bytes").then(|| json!({ "limit": "workers.max_history", "most": limit }).into());
             let failure = Failure { details, ..Failure::new(FailureClass::Delivery, message) };
             Bad { failure, left: None, free: false, dead: false }
         }
@@ -126,7 +127,7 @@ fn raised(failure: Box<ExecutionFailure>) -> Bad {
     let node_id = Some(failure.node_id.clone()).filter(|id| !id.is_empty());
     let message = cut(failure.to_string().trim_end(), LONGEST_MESSAGE).to_owned();
     let left = Some(failure).filter(|failure| !failure.outputs.is_empty());
-    let failure = Failure { class, message, node_id, details: Some(details) };
+    let failure = Failure { class, message, node_id, details: Some(details.into()) };
     Bad { failure, left, free: class == FailureClass::OutOfMemory, dead: false }
 }
 
@@ -197,7 +198,7 @@ mod tests {
         let Judged::Bad(bad) = judge(failed(false)) else { panic!() };
         assert_eq!(bad.failure.message, "node 7 (KSampler) raised torch.OutOfMemoryError: no memory");
         assert_eq!(bad.failure.node_id.as_deref(), Some("7"));
-        let details = bad.failure.details.unwrap();
+        let details = bad.failure.details.unwrap().read();
         assert_eq!((&details["traceback"][0], &details["executed"][0]), (&json!("line"), &json!("3")));
         assert_eq!(details["current_inputs"]["seed"][0], 5);
         assert!(bad.left.is_none(), "nothing was left");

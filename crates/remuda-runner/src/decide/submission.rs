@@ -45,7 +45,7 @@ pub(crate) fn judge(error: &Error) -> NotSent {
                 class: FailureClass::Validation,
                 message,
                 node_id,
-                details: Some(details),
+                details: Some(details.into()),
             }))
         }
         Error::Uncertain { source, .. } => NotSent::Doubt(source.to_string()),
@@ -56,7 +56,7 @@ pub(crate) fn judge(error: &Error) -> NotSent {
         // It was looked up and is not there: ComfyUI's way to refuse what it cannot read.
         Error::Status { status, .. } if status.is_server_error() => {
             let message = format!("ComfyUI did not take the workflow: {error}");
-            let details = Some(json!({ "status": status.as_u16() }));
+            let details = Some(json!({ "status": status.as_u16() }).into());
             NotSent::Refused(Box::new(Failure { details, ..Failure::new(FailureClass::Execution, message) }))
         }
         // A proxy in front that refuses, say. Nothing was queued.
@@ -88,7 +88,7 @@ mod tests {
         }));
         let NotSent::Refused(failure) = judge(&Error::Refused(refusal.unwrap())) else { panic!() };
         assert_eq!((failure.class, failure.node_id.as_deref()), (FailureClass::Validation, Some("4")));
-        let details = failure.details.unwrap();
+        let details = failure.details.unwrap().read();
         assert_eq!(details["node_errors"]["4"]["errors"][0]["type"], "value_not_in_list");
         assert_eq!(details["error"]["type"], "prompt_outputs_failed_validation");
     }

@@ -7,9 +7,7 @@ use comfyui::outputs::{FileType, OutputFile as Left, Outputs};
 use comfyui::{Client, Error, ExecutionFailure, FileRef, Success};
 use futures_util::{StreamExt, stream};
 use remuda_core::transition::Ending;
-use remuda_core::{Failure, FailureClass, OutputFile, Phase, Sha256, TaskResult};
-use serde_json::Value;
-use serde_json::value::RawValue;
+use remuda_core::{Failure, FailureClass, JsonText, OutputFile, Phase, Sha256, TaskResult};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -44,10 +42,11 @@ impl Attempt {
             return Err(too_large(&message));
         }
         self.deliver_all(ready, &success.outputs, &mut files).await?;
-        let outputs = self.read_outputs(success.entry.raw_outputs).await?;
+        let outputs = success.entry.raw_outputs.into();
         let execution_ms = success.duration_ms.and_then(|ms| i64::try_from(ms).ok());
         let node_errors = Some(&success.node_errors).filter(|errors| !errors.is_empty());
-        let node_errors = node_errors.and_then(|errors| serde_json::to_value(errors).ok());
+        let node_errors =
+            node_errors.and_then(|errors| serde_json::to_value(errors).ok()).map(JsonText::from);
         let result = TaskResult { files, outputs, execution_ms, node_errors };
         Ok(Close::End(Box::new(Ending::Completed { result, gpu_ms: execution_ms })))
     }
@@ -72,16 +71,10 @@ impl Attempt {
             Err(close) => return Err(close),
             Ok(()) => {}
         }
-        let outputs = self.read_outputs(left.raw_outputs.clone()).await?;
+        let outputs = left.raw_outputs.clone().into();
         let execution_ms = left.duration_ms.and_then(|ms| i64::try_from(ms).ok());
         let partial = TaskResult { files, outputs, execution_ms, node_errors: None };
         Ok(Close::End(Box::new(Ending::Failed { failure, partial: Some(Box::new(partial)) })))
-    }
-
-    async fn read_outputs(&self, raw: Box<RawValue>) -> Step<Value> {
-        let bytes = raw.get().len();
-        let read = move || serde_json::from_str(raw.get()).unwrap_or(Value::Null);
-        self.compute("reading outputs", bytes, read).await
     }
 
     async fn deliver_all(&self, ready: &Ready, outputs: &Outputs, files: &mut Vec<OutputFile>) -> Step<()> {

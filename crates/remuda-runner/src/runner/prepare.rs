@@ -279,7 +279,7 @@ impl Attempt {
                     if let (Close::End(ending), Some(status)) = (&mut trouble, status)
                         && let Ending::Failed { failure, .. } = ending.as_mut()
                     {
-                        failure.details = Some(serde_json::json!({ "status": status }));
+                        failure.details = Some(serde_json::json!({ "status": status }).into());
                     }
                     return Err(trouble);
                 }

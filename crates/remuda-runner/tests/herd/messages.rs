@@ -233,14 +233,14 @@ async fn what_a_failed_prompt_left_before_is_kept() {
     let task = rig.end_of(id).await;
     let error = task.error.expect("an error");
     assert_eq!((task.status, error.class), (Status::Failed, FailureClass::Execution));
-    let details = error.details.expect("details");
+    let details = error.details.expect("details").read();
     assert_eq!(
         (&details["exception_type"], &details["current_inputs"]["seed"][0]),
         (&json!("ValueError"), &json!(2))
     );
     let result = task.result.expect("a part");
     assert_eq!(result.files.iter().map(|file| file.node_id.as_str()).collect::<Vec<_>>(), ["3"]);
-    assert_eq!(result.outputs["3"]["images"][0]["filename"], result.files[0].filename);
+    assert_eq!(result.outputs.read()["3"]["images"][0]["filename"], result.files[0].filename);
     let bytes = rig.files.get(&result.files[0].key.parse().unwrap(), None).await.unwrap();
     assert!(bytes.bytes(1 << 24).await.unwrap().starts_with(b"\x89PNG"));
     herd.stop(BOUND).await;

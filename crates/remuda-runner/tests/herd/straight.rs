@@ -25,7 +25,7 @@ async fn a_task_is_rendered_once_and_its_picture_delivered() {
     assert_eq!((Sha256::of(&bytes), bytes.len() as i64), (file.sha256, file.size));
     assert_eq!(sim.stats().executions_total, 1);
     assert!(
-        result.outputs["3"]["images"][0]["subfolder"]
+        result.outputs.read()["3"]["images"][0]["subfolder"]
             .as_str()
             .unwrap()
             .starts_with(&format!("remuda/{id}/pictures"))
@@ -188,7 +188,10 @@ async fn what_comfyui_refuses_fails_once_with_its_words_and_what_kills_is_never_
     let task = rig.submit(&refused).await;
     let error = rig.end_of(task).await.error.unwrap();
     assert_eq!(error.class, FailureClass::Validation);
-    assert_eq!(error.details.unwrap()["node_errors"]["1"]["errors"][0]["type"], "value_smaller_than_min");
+    assert_eq!(
+        error.details.unwrap().read()["node_errors"]["1"]["errors"][0]["type"],
+        "value_smaller_than_min"
+    );
     let deadly = json!({"1": {"class_type": "EmptyImage"},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}}});
     let task = rig.submit(&deadly).await;

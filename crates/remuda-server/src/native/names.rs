@@ -3,7 +3,7 @@
 //! A prompt has the id that its client chose, else the task's. A file is in a folder of its task's own, so that its name
 //! alone says where it is, whichever worker made it.
 
-use remuda_core::{OutputFile, Task, TaskId, TaskResult};
+use remuda_core::{JsonText, OutputFile, Task, TaskId, TaskResult};
 use serde_json::Value;
 
 /// What the client calls the task.
@@ -34,21 +34,31 @@ pub(crate) fn task_of(subfolder: &str) -> Option<TaskId> {
 }
 
 /// `outputs` as a client sees them: every file in the folder of its task.
-pub(crate) fn shown_outputs(task: TaskId, outputs: &Value) -> Value {
-    match outputs {
+pub(crate) fn shown_outputs(task: TaskId, outputs: &JsonText) -> Value {
+    shown(task, outputs.read())
+}
+
+/// The same for a part of them.
+pub(crate) fn shown(task: TaskId, mut outputs: Value) -> Value {
+    show(task, &mut outputs);
+    outputs
+}
+
+/// In place: values are large, and two copies of them twice as large.
+fn show(task: TaskId, value: &mut Value) {
+    match value {
         Value::Object(fields) => {
-            let mut shown: serde_json::Map<String, Value> =
-                fields.iter().map(|(name, value)| (name.clone(), shown_outputs(task, value))).collect();
+            fields.values_mut().for_each(|value| show(task, value));
             if fields.get("filename").is_some_and(Value::is_string)
                 && fields.get("type").and_then(Value::as_str) != Some("input")
             {
                 let subfolder = fields.get("subfolder").and_then(Value::as_str).unwrap_or_default();
-                shown.insert("subfolder".to_owned(), shown_subfolder(task, subfolder).into());
+                let shown = shown_subfolder(task, subfolder);
+                fields.insert("subfolder".to_owned(), shown.into());
             }
-            Value::Object(shown)
         }
-        Value::Array(values) => values.iter().map(|value| shown_outputs(task, value)).collect(),
-        other => other.clone(),
+        Value::Array(values) => values.iter_mut().for_each(|value| show(task, value)),
+        _ => {}
     }
 }
 
@@ -86,7 +96,7 @@ mod tests {
         assert_eq!(task_of("remuda/x"), None);
         let outputs = json!({"9": {"images": [{"filename": "a.png", "subfolder": "", "type": "temp"}],
             "text": ["x"], "seen": [{"filename": "b.png", "subfolder": "", "type": "input"}]}});
-        let shown = shown_outputs(task, &outputs);
+        let shown = shown_outputs(task, &outputs.into());
         assert_eq!(shown["9"]["images"][0]["subfolder"], own.as_str());
         assert_eq!(shown["9"]["seen"][0]["subfolder"], "");
         assert_eq!(shown["9"]["text"], json!(["x"]));

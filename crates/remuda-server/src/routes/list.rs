@@ -25,6 +25,9 @@ const MOST: i64 = 500;
 /// So many are read and written together.
 const STEP: u32 = 50;
 
+/// A page ends when it is so long, in bytes; the next one goes on from there.
+const LONG: usize = 8 << 20;
+
 /// How large they are is not known before they are written: never small.
 const WEIGHT: usize = 64 << 10;
 
@@ -107,7 +110,7 @@ impl AsRef<[u8]> for Page {
 
 /// Reads tasks and writes them, a few at a time: records may have much in them, which as values takes many times its room.
 async fn write(state: &AppState, reader: &Tenant, mut query: ListQuery) -> ApiResult<Page> {
-    let reading = Arc::new(state.permits.read().await?);
+    let reading = Arc::new(state.permits.list().await?);
     let guest = Visit::guest();
     let mut page = Page { text: b"{\"tasks\":[".to_vec(), passes: Vec::new() };
     let mut left = query.limit;
@@ -132,7 +135,7 @@ async fn write(state: &AppState, reader: &Tenant, mut query: ListQuery) -> ApiRe
         }
         // Without its brackets.
         page.text.extend_from_slice(list.get(1..list.len() - 1).unwrap_or_default());
-        if !found.more || left == 0 {
+        if !found.more || left == 0 || page.text.len() >= LONG {
             break found.more.then_some(last);
         }
         query.before = Some(last);

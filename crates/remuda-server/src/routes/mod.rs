@@ -23,6 +23,7 @@ pub(crate) use health::{live, ready};
 pub(crate) use index::described;
 pub(crate) use large::LargeInputs;
 pub(crate) use metrics::scrape;
+pub(crate) use record::said;
 pub(crate) use submit::hand_in;
 pub(crate) use worker_side::Live;
 

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use remuda_core::{PendingReason, Status};
+use remuda_core::{JsonText, PendingReason, Status, Task};
 
 use super::large::Input;
 
@@ -13,8 +13,15 @@ use crate::access::ReadCaller;
 use crate::compute::answer;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::TaskPath;
+use crate::share::{Held, Visit};
 use crate::state::AppState;
 use crate::wire::TaskView;
+
+/// About so many bytes are said of a file.
+const FILE: usize = 512;
+
+/// From here on an answer is counted.
+const LARGE: usize = 64 << 10;
 
 /// One task, with everything that is known of it.
 ///
@@ -35,8 +42,12 @@ pub(crate) async fn get(
 ) -> ApiResult<Response> {
     let task = state.task(&caller, id).await?;
     let (status, reason, tenant) = (task.status, task.reason, task.tenant.clone());
-    // About so much is said of a file; what else there is of a result is short.
-    let mut size = task.result.as_ref().map_or(0, |result| result.files.len() * 512);
+    let mut size = said(&task);
+    // What is large is counted from here on: the task, and the text that is made of it.
+    let pass = match size {
+        0..LARGE => None,
+        _ => Some(state.memory.take(&Visit::guest(), 2 * size as u64).map_err(|_| ApiError::no_memory())?),
+    };
     let mut view = TaskView::new(task, state.public_url.as_ref());
     let mut large = None;
     match state.large.input(&state, id).await? {
@@ -64,7 +75,17 @@ pub(crate) async fn get(
     let Some(workflow) = large else { return answer(&state, &tenant, id, size, view).await };
     let head = state.compute_of("writing a task", &tenant, id, size, move || serde_json::to_string(&view));
     let head = head.await?.map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(spliced(head, workflow))
+    Ok(spliced(head, workflow).map(|body| Held::wrap(body, pass)))
+}
+
+/// About how many bytes it takes to say what a task left and why it failed.
+pub(crate) fn said(task: &Task) -> usize {
+    let text = |text: &Option<JsonText>| text.as_ref().map_or(0, |text| text.get().len());
+    let left = task.result.as_ref().map_or(0, |result| {
+        result.files.len() * FILE + result.outputs.get().len() + text(&result.node_errors)
+    });
+    let failed = task.error.as_ref().map_or(0, |error| error.message.len() + text(&error.details));
+    left + failed + text(&task.metadata)
 }
 
 /// The record with a workflow that is not copied into it: several readers may have the same one.

@@ -23,6 +23,8 @@ pub(crate) enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     whole: u64,
+    /// What one tenant may hold of it, however much is free.
+    each: u64,
     used: u64,
     tenants: HashMap<Tenant, u64>,
     addresses: HashMap<Address, u64>,
@@ -30,7 +32,12 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn new(whole: u64) -> Self {
-        Self { whole, used: 0, tenants: HashMap::new(), addresses: HashMap::new() }
+        Self::capped(whole, whole)
+    }
+
+    /// … of which one tenant never holds more than `each`.
+    pub(crate) fn capped(whole: u64, each: u64) -> Self {
+        Self { whole, each, used: 0, tenants: HashMap::new(), addresses: HashMap::new() }
     }
 
     /// Takes so much for a guest, at all levels or at none.
@@ -45,7 +52,7 @@ impl Ledger {
             let much = by_tenant.max(by_address) > self.whole / 2 && free > 0;
             return Err(if much { Refusal::Share } else { Refusal::Whole });
         }
-        if by_tenant.max(by_address).saturating_add(amount) > most {
+        if by_tenant.max(by_address).saturating_add(amount) > most || by_tenant + amount > self.each {
             return Err(Refusal::Share);
         }
         self.used += amount;
@@ -128,6 +135,15 @@ mod tests {
             (0..10).map(|n| all(&mut ledger, &guest(&format!("t{n}"), Some("192.0.2.7"))).0).sum();
         assert_eq!(taken, 48);
         assert!(ledger.take(&guest("other", Some("192.0.2.8")), 1).is_ok());
+    }
+
+    #[test]
+    fn one_tenant_holds_no_more_than_each_may() {
+        let mut ledger = Ledger::capped(6, 2);
+        assert_eq!(all(&mut ledger, &guest("a", None)), (2, Refusal::Share));
+        assert_eq!(all(&mut ledger, &guest("b", None)), (2, Refusal::Share));
+        ledger.give(&guest("a", None), 1);
+        assert_eq!(ledger.take(&guest("a", None), 1), Ok(()));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::guest::Guest;
 use super::ledger::Refusal;
 use super::room::{Pass, Room};
 
-/// The most pieces that are read at once.
-const MOST: usize = 4;
+/// The most pieces that are read at once; a guest may not have more turns.
+const MOST: usize = 2;
 
 /// After pieces larger than this, one is read at a time.
 const LARGE: usize = 64 << 10;

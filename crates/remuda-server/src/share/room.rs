@@ -21,6 +21,8 @@ pub(crate) struct Room(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     ledger: Ledger,
+    /// Those of one tenant take turns: who had one and wants the next goes behind those who wait.
+    in_turn: bool,
     waiting: HashMap<Option<Tenant>, Waiting>,
 }
 
@@ -33,7 +35,16 @@ struct Waiting {
 
 impl Room {
     pub(crate) fn new(whole: u64) -> Self {
-        Self(Arc::new(Mutex::new(Inner { ledger: Ledger::new(whole), waiting: HashMap::new() })))
+        Self::of(Ledger::new(whole), false)
+    }
+
+    /// … of which one tenant never holds more than `each`, and whose waiters take turns.
+    pub(crate) fn capped(whole: u64, each: u64) -> Self {
+        Self::of(Ledger::capped(whole, each), true)
+    }
+
+    fn of(ledger: Ledger, in_turn: bool) -> Self {
+        Self(Arc::new(Mutex::new(Inner { ledger, in_turn, waiting: HashMap::new() })))
     }
 
     /// Takes so much, now or not at all.
@@ -49,11 +60,15 @@ impl Room {
         amount: u64,
         patience: Duration,
     ) -> Result<Pass, Refusal> {
-        if let Ok(pass) = self.take(guest, amount) {
+        let behind = self.inner().is_behind(guest);
+        if !behind && let Ok(pass) = self.take(guest, amount) {
             return Ok(pass);
         }
         let deadline = Instant::now() + patience;
         let waiter = Waiter::new(self, guest);
+        if behind {
+            drop(timeout(patience.min(LOOK), waiter.called.notified()).await);
+        }
         loop {
             // After it is known that somebody waits, so that no call is missed.
             let refusal = match self.take(guest, amount) {
@@ -70,6 +85,13 @@ impl Room {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Whether a guest has to let others of its tenant go first.
+    fn is_behind(&self, guest: &Guest) -> bool {
+        self.in_turn && self.waiting.contains_key(&guest.tenant)
     }
 }
 
@@ -132,7 +154,7 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let mut inner = self.room.inner();
-        let Inner { ledger, waiting } = &mut *inner;
+        let Inner { ledger, waiting, .. } = &mut *inner;
         ledger.give(&self.guest, self.amount);
         let next = waiting.iter().min_by_key(|(tenant, _)| ledger.held_by(tenant.as_ref()));
         if let Some((_, waiting)) = next {
@@ -147,6 +169,30 @@ mod tests {
 
     fn guest(tenant: &str) -> Arc<Guest> {
         Arc::new(Guest { tenant: Some(Tenant::new(tenant).unwrap()), address: None })
+    }
+
+    #[tokio::test]
+    async fn nobody_goes_twice_before_others_of_the_same_tenant() {
+        let room = Room::capped(6, 1);
+        let a = guest("a");
+        let mut held = room.take(&a, 1).unwrap();
+        let long = Duration::from_secs(120);
+        let waits = tokio::spawn({
+            let (room, a) = (room.clone(), a.clone());
+            async move { room.wait(&a, 1, long).await.map(drop) }
+        });
+        while room.inner().waiting.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // As a long answer does, which takes one turn after the other.
+        let mut turns = 0;
+        while !waits.is_finished() {
+            drop(held);
+            held = room.wait(&a, 1, long).await.unwrap();
+            turns += 1;
+        }
+        assert!(turns <= 2, "{turns}");
+        waits.await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use axum::response::Response;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use remuda_core::{OutputFile, Task, TaskId, TaskResult};
+use remuda_core::{JsonText, OutputFile, Task, TaskId, TaskResult};
 use remuda_files::{FileKey, Files};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -46,7 +46,7 @@ pub(super) struct PromptResult {
     outputs: Value,
     /// Parts of the graph that ComfyUI refused while it ran the others, by node.
     #[schema(value_type = Object)]
-    node_errors: Value,
+    node_errors: JsonText,
     /// Every file, of whatever kind, by the node that made it.
     images: BTreeMap<String, Vec<FileLine>>,
 }
@@ -98,7 +98,7 @@ pub(super) async fn success(
     let prompt_id = names::prompt_id(&task);
     let mut result = task.result.unwrap_or_default();
     // What ComfyUI said counts; what was said for it before holds where it said nothing.
-    result.node_errors.get_or_insert(Value::Object(foreseen));
+    result.node_errors.get_or_insert_with(|| Value::Object(foreseen).into());
     let answered = match form.accept.choose(&result.files) {
         Choice::File(file) => one_file(state, file).await,
         Choice::Nothing => {
@@ -170,7 +170,7 @@ impl PromptResult {
                 Value::Null => json!({}),
                 outputs => outputs,
             },
-            node_errors: result.node_errors.clone().unwrap_or_else(|| json!({})),
+            node_errors: result.node_errors.clone().unwrap_or_else(|| json!({}).into()),
             images: BTreeMap::new(),
         }
     }

@@ -18,7 +18,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use jiff::Timestamp;
-use remuda_core::{Failure, FailureClass};
+use remuda_core::{Failure, FailureClass, JsonText};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -245,7 +245,8 @@ impl IntoResponse for SyncError {
 
 /// What a failure says of nodes, as ComfyUI says it.
 fn node_errors(failure: &Failure) -> Value {
-    let details = failure.details.as_ref();
+    let details = failure.details.as_ref().map(JsonText::read);
+    let details = details.as_ref();
     // A refusal keeps ComfyUI's own words.
     if let Some(told) = details.and_then(|details| details.get("node_errors")).filter(|told| told.is_object())
     {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use remuda_core::{Priority, Requirements};
+use remuda_core::{JsonText, Priority, Requirements};
 use remuda_runner::lenient::count_values;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -108,7 +108,7 @@ pub(crate) struct Wanted {
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) timeout_s: i32,
     pub(crate) max_retries: i32,
-    pub(crate) metadata: Option<serde_json::Value>,
+    pub(crate) metadata: Option<JsonText>,
 }
 
 impl SubmitTask {
@@ -167,7 +167,7 @@ impl SubmitTask {
 }
 
 /// Metadata, made of its text when that is known to be short.
-fn read_metadata(raw: &RawValue) -> ApiResult<serde_json::Value> {
+fn read_metadata(raw: &RawValue) -> ApiResult<JsonText> {
     let bad = |error: String| ApiError::invalid("metadata", error);
     let text = raw.get();
     // Blanks between values are not kept.
@@ -178,10 +178,11 @@ fn read_metadata(raw: &RawValue) -> ApiResult<serde_json::Value> {
         return Err(bad(format!("metadata has more than {MAX_METADATA_VALUES} values")));
     }
     let value: serde_json::Value = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
-    if value.to_string().len() > MAX_METADATA {
+    let kept = JsonText::from(value);
+    if kept.get().len() > MAX_METADATA {
         return Err(bad(format!("metadata is longer than {MAX_METADATA} bytes")));
     }
-    Ok(value)
+    Ok(kept)
 }
 
 /// Whether a text can be a name. Not every store holds control characters.

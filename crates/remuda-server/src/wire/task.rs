@@ -1,7 +1,7 @@
 //! A task as the API shows it.
 
 use jiff::Timestamp;
-use remuda_core::{Attempt, Failure, Lease, OutputFile, Placement, Task, TaskInput, TaskResult};
+use remuda_core::{Attempt, Failure, JsonText, Lease, OutputFile, Placement, Task, TaskInput, TaskResult};
 use remuda_store::Position;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -50,7 +50,7 @@ pub(crate) struct TaskView {
     error_node_id: Option<String>,
     /// ComfyUI's own words about it.
     #[schema(value_type = Option<Object>)]
-    error_details: Option<serde_json::Value>,
+    error_details: Option<JsonText>,
     /// How often an attempt failed by the task's own fault.
     retry_count: i32,
     /// How often it may.
@@ -71,7 +71,7 @@ pub(crate) struct TaskView {
     cancel_requested_at: Option<Timestamp>,
     /// The submitter's own.
     #[schema(value_type = Option<Object>)]
-    metadata: Option<serde_json::Value>,
+    metadata: Option<JsonText>,
     /// The ended task that it repeats.
     #[schema(value_type = Option<String>, format = Uuid)]
     retry_of: Option<String>,
@@ -121,13 +121,13 @@ pub(crate) struct ResultView {
     files: Vec<FileView>,
     /// `outputs` of ComfyUI's history entry, as they were.
     #[schema(value_type = Object)]
-    outputs: serde_json::Value,
+    outputs: JsonText,
     /// From the first node to the last, in milliseconds.
     execution_ms: Option<i64>,
     /// Parts of the graph that ComfyUI refused while it ran the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    node_errors: Option<serde_json::Value>,
+    node_errors: Option<JsonText>,
 }
 
 /// One file that a task left.
@@ -277,7 +277,7 @@ struct Failed {
     error: Option<String>,
     error_class: Option<&'static str>,
     error_node_id: Option<String>,
-    error_details: Option<serde_json::Value>,
+    error_details: Option<JsonText>,
 }
 
 fn failed(failure: Option<Failure>) -> Failed {

@@ -136,7 +136,7 @@ async fn what_a_sidecar_says_is_cut_before_others_see_it() {
     assert_eq!(row.report.reason.map(|text| text.len()), Some(4000));
     assert_eq!(row.report.device.as_deref(), Some("GPU__Set-Cookie: a"));
     let mut failure = Failure::new(FailureClass::Validation, "y".repeat(1 << 20));
-    failure.details = Some(serde_json::Value::String("z".repeat(5 << 20)));
+    failure.details = Some(serde_json::Value::String("z".repeat(5 << 20)).into());
     let ending = Ending::Failed { failure, partial: None };
     sidecar.source.end(claim.lease.reference(), ending).await.unwrap();
     let error = ground.task(id).await.error.unwrap();

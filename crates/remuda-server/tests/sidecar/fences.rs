@@ -125,7 +125,7 @@ async fn a_report_may_be_repeated_and_names_no_files_but_its_own() {
 #[tokio::test]
 async fn a_task_reaches_the_sidecar_byte_for_byte_without_what_is_not_its_business() {
     let ground = Ground::new().await;
-    ground.submit_with(|new| new.metadata = Some(serde_json::json!({"customer": 7}))).await;
+    ground.submit_with(|new| new.metadata = Some(serde_json::json!({"customer": 7}).into())).await;
     let claim = ground.sidecar().await.claim().await;
     assert_eq!(claim.input.workflow.get(), crate::ground::GRAPH);
     assert_eq!(claim.task.metadata, None);

@@ -114,7 +114,7 @@ async fn what_was_done_before_an_exception_is_told_with_it() {
     let asked = tokio::spawn(gateway.sync("?timeout=100", &body).send());
     let claim = worker.claim().await;
     let outputs = json!({"1": {"images": [{"filename": "gone.png", "subfolder": "", "type": "output"}], "text": ["done"]}});
-    let partial = TaskResult { files: vec![gone(&claim)], outputs, ..TaskResult::default() };
+    let partial = TaskResult { files: vec![gone(&claim)], outputs: outputs.into(), ..TaskResult::default() };
     let failure = Failure::new(FailureClass::Execution, "the second node raised");
     worker.end(&claim, Ending::Failed { failure, partial: Some(Box::new(partial)) }).await;
     let failed = answer(asked.await.unwrap().unwrap(), 400).await;

@@ -23,6 +23,7 @@ macro_rules! conformance_tests {
                 the_same_key_again_is_the_same_task_or_a_conflict
                 of_equal_submissions_at_once_one_is_new
                 lists_are_newest_first_in_pages
+                a_page_ends_where_it_has_much_text
                 a_position_is_what_would_run_before
                 a_far_position_is_estimated
                 counts_are_what_there_is

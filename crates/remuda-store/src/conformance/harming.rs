@@ -28,7 +28,7 @@ pub async fn a_task_that_harmed_twice_is_set_aside(fixture: impl Fixture) {
     assert_eq!(task.status, Status::Failed);
     let error = task.error.clone().expect("it says why");
     assert_eq!(error.class, FailureClass::Harmful);
-    assert_eq!(error.details.expect("what is known")["harm"][1]["kind"], "stall");
+    assert_eq!(error.details.expect("what is known").read()["harm"][1]["kind"], "stall");
     assert_eq!(world.lease(id).await, None);
     let attempts = store.attempts(id).await.expect("it answers");
     assert_eq!((attempts.len(), attempts[0].outcome), (1, Some(AttemptOutcome::Failed)));

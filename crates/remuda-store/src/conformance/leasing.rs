@@ -132,9 +132,9 @@ pub async fn a_result_is_kept_as_it_came(fixture: impl Fixture) {
     };
     let result = TaskResult {
         files: vec![file],
-        outputs: json!({"9": {"images": [{"seed": 9_223_372_036_854_775_807_i64, "f": 0.1}]}}),
+        outputs: json!({"9": {"images": [{"seed": 9_223_372_036_854_775_807_i64, "f": 0.1}]}}).into(),
         execution_ms: Some(1234),
-        node_errors: Some(json!({"7": ["x"]})),
+        node_errors: Some(json!({"7": ["x"]}).into()),
     };
     world.clock.advance(3 * SECOND);
     let ending = Ending::Completed { result: result.clone(), gpu_ms: Some(2_000) };

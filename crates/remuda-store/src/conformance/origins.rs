@@ -34,7 +34,9 @@ fn ids(tasks: &[Task]) -> Vec<TaskId> {
 async fn listed(world: &World, query: &OriginQuery) -> OriginPage {
     let page = world.store.list_origin(query).await.expect("it lists");
     for task in &page.tasks {
-        assert_eq!(*task, world.task(task.id).await, "as it is when asked for alone");
+        let whole = world.task(task.id).await;
+        let brief = Task { error: None, result: None, metadata: None, ..whole };
+        assert_eq!(*task, brief, "as it is when asked for alone, without what may be long");
     }
     page
 }

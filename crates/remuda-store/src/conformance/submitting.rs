@@ -38,7 +38,7 @@ pub async fn a_task_is_kept_as_it_came(fixture: impl Fixture) {
     new.deadline = Some(world.now() + 900 * SECOND);
     new.timeout_s = 77;
     new.max_retries = 2;
-    new.metadata = Some(json!({"user": 1, "nul": "a\u{0}b", "big": 9_007_199_254_740_993_i64}));
+    new.metadata = Some(json!({"user": 1, "nul": "a\u{0}b", "big": 9_007_199_254_740_993_i64}).into());
     let submitted = world.store.submit(new.clone()).await.expect("it is taken in");
     let Submitted::New(task) = submitted else { panic!("it is new") };
 
@@ -133,6 +133,32 @@ pub async fn of_equal_submissions_at_once_one_is_new(fixture: impl Fixture) {
         assert!(answers.iter().all(|a| a.task().id == answers[0].task().id));
     }
     assert_eq!(world.store.counts(None).await.expect("it counts").pending, 2);
+}
+
+/// However many are asked for, a page is not longer than memory has room for, and the next one goes on from there.
+pub async fn a_page_ends_where_it_has_much_text(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let mut made = Vec::new();
+    // In MiB: beyond the bound alone, just within it together, and small ones.
+    for size in [9, 9, 3, 4, 0, 5, 0] {
+        let metadata = Some(json!({"text": "x".repeat(size << 20)}).into());
+        made.push(world.submit(NewTask { metadata, ..of_tenant("a") }).await.id);
+    }
+    made.reverse();
+    for tenant in [None, Some(tenant("a"))] {
+        let mut query = ListQuery { tenant, limit: 5, ..ListQuery::default() };
+        let (mut pages, mut seen) = (Vec::new(), Vec::new());
+        loop {
+            let page = world.store.list(&query).await.expect("it lists");
+            query.before = page.tasks.last().map(|task| task.id);
+            pages.push(page.tasks.len());
+            seen.extend(page.tasks.into_iter().map(|task| task.id));
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!((pages, &seen), (vec![3, 2, 1, 1], &made));
+    }
 }
 
 /// Pages are newest first, complete, without overlap, and filtered by every field together.

@@ -266,7 +266,8 @@ pub(super) fn tenant(name: &str) -> Tenant {
 }
 
 pub(super) fn completed() -> Ending {
-    let result = TaskResult { outputs: serde_json::json!({"9": {"images": []}}), ..TaskResult::default() };
+    let result =
+        TaskResult { outputs: serde_json::json!({"9": {"images": []}}).into(), ..TaskResult::default() };
     Ending::Completed { result, gpu_ms: None }
 }
 
@@ -276,7 +277,8 @@ pub(super) fn failed(class: FailureClass) -> Ending {
 
 /// Failed, with what was done before.
 pub(super) fn failed_in_part(class: FailureClass) -> Ending {
-    let partial = TaskResult { outputs: serde_json::json!({"3": {"images": []}}), ..TaskResult::default() };
+    let partial =
+        TaskResult { outputs: serde_json::json!({"3": {"images": []}}).into(), ..TaskResult::default() };
     Ending::Failed { failure: Failure::new(class, "it broke"), partial: Some(Box::new(partial)) }
 }
 

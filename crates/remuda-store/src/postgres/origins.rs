@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::columns::{Columns, each};
 use super::fault::Fault;
 use super::inner::Inner;
-use super::rows::{self, get, task_columns};
+use super::rows::{self, get, no_texts, task_columns};
 use super::session::attempt;
 use crate::{Hide, OriginOrder, OriginPage, OriginQuery, Result};
 
@@ -33,7 +33,7 @@ macro_rules! page {
     ($columns:literal, $only:literal, $inner:literal, $outer:literal) => {
         concat!(
             "SELECT ",
-            task_columns!("t"),
+            task_columns!("t", "n"),
             " FROM (SELECT c.* FROM unnest($3) AS b(status) CROSS JOIN LATERAL (SELECT ",
             $columns,
             " FROM remuda.task i WHERE ",
@@ -43,7 +43,9 @@ macro_rules! page {
             $inner,
             " LIMIT $6) c ORDER BY ",
             $outer,
-            " LIMIT $7 OFFSET $8) c JOIN remuda.task t ON t.id = c.id ORDER BY ",
+            " LIMIT $7 OFFSET $8) c JOIN remuda.task t ON t.id = c.id",
+            no_texts!(),
+            " ORDER BY ",
             $outer
         )
     };

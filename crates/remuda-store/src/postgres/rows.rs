@@ -16,9 +16,13 @@ use uuid::Uuid;
 use super::fault::Fault;
 use crate::{Asset, DocumentInfo, Error};
 
-/// All columns of a task, in the order in which [`task`] reads and [`super::save`] writes them.
+/// All columns of a task, in the order in which [`task`] reads and [`super::save`] writes them. The texts that may be long
+/// can come from another table: from [`no_texts`], for lists that do without them.
 macro_rules! task_columns {
     ($table:literal) => {
+        task_columns!($table, $table)
+    };
+    ($table:literal, $texts:literal) => {
         concat!(
             $table,
             ".id,",
@@ -74,11 +78,11 @@ macro_rules! task_columns {
             ".avoid_worker,",
             $table,
             ".avoid_until,",
-            $table,
+            $texts,
             ".error,",
-            $table,
+            $texts,
             ".result,",
-            $table,
+            $texts,
             ".metadata,",
             $table,
             ".retry_of,",
@@ -94,6 +98,17 @@ macro_rules! task_columns {
     };
 }
 pub(super) use task_columns;
+
+/// How many they are.
+pub(super) const TASK_COLUMNS: usize = 35;
+
+/// Takes the place of the table of the long texts.
+macro_rules! no_texts {
+    () => {
+        " CROSS JOIN (SELECT NULL::json AS error, NULL::json AS result, NULL::json AS metadata) n"
+    };
+}
+pub(super) use no_texts;
 
 /// All columns of a lease.
 macro_rules! lease_columns {
@@ -193,6 +208,18 @@ fn origin_at(row: &Row, at: usize) -> Result<Option<Origin>, Fault> {
 /// A row that is a task.
 pub(super) fn task(row: &Row) -> Result<Task, Fault> {
     task_at(row, 0)
+}
+
+/// Reads rows, beside the runtime if there is much in them.
+pub(super) async fn read<T: Send + 'static>(
+    rows: Vec<Row>,
+    read: impl FnOnce(&[Row]) -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    const SMALL: usize = 64 << 10;
+    if rows.iter().map(Row::raw_size_bytes).sum::<usize>() <= SMALL {
+        return read(&rows);
+    }
+    tokio::task::spawn_blocking(move || read(&rows)).await.unwrap_or(Err(Fault::Is(Error::Closed)))
 }
 
 /// Rows that are tasks.

@@ -4,6 +4,7 @@ use postgres_types::Type;
 use remuda_core::{
     Attempt, Lease, PendingReason, Status, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, transition,
 };
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::columns::{Columns, each};
@@ -12,6 +13,7 @@ use super::inner::Inner;
 use super::rows::{self, get, lease_columns, task_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
+use crate::requests::MOST_TEXT;
 use crate::{Counts, Error, ListQuery, Lookup, Page, Position, Result};
 
 /// Positions are counted up to this.
@@ -42,7 +44,7 @@ impl Inner {
     async fn read_task(&self, id: TaskId) -> Result<Option<Task>, Fault> {
         const TASK: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = $1");
         let rows = self.sessions.query(TASK, &[(&id.0, Type::UUID)]).await?;
-        rows.first().map(rows::task).transpose()
+        rows::read(rows, |rows| rows.first().map(rows::task).transpose()).await
     }
 
     pub(super) async fn look_up(&self, lookup: &Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
@@ -59,10 +61,13 @@ impl Inner {
                 .with(Type::UUID, lookup.id.map(|id| id.0))
                 .with(Type::BOOL, lookup.input);
             let rows = self.sessions.query(LOOK_UP, &params.params()).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
-            let has_input = get::<Option<&str>>(row, 0)?.is_some();
-            let input = has_input.then(|| rows::input_at(row, 0)).transpose()?;
-            Ok(Some((rows::task_at(row, 4)?, input)))
+            let found = |rows: &[Row]| {
+                let Some(row) = rows.first() else { return Ok(None) };
+                let has_input = get::<Option<&str>>(row, 0)?.is_some();
+                let input = has_input.then(|| rows::input_at(row, 0)).transpose()?;
+                Ok(Some((rows::task_at(row, 4)?, input)))
+            };
+            rows::read(rows, found).await
         };
         attempt!(self.sessions, read())
     }
@@ -129,35 +134,40 @@ impl Inner {
 
     /// A page is merged from one range of an index for each tenant and state that is wanted.
     async fn read_page(&self, query: &ListQuery) -> Result<Page, Fault> {
-        const ALL: &str = concat!(
-            "SELECT ",
-            task_columns!("t"),
-            " FROM remuda.task t WHERE t.id < $1 ORDER BY t.id DESC LIMIT $2"
-        );
-        const SOME: &str = concat!(
-            "SELECT ",
-            task_columns!("t"),
-            " FROM remuda.task t JOIN (SELECT c.id FROM (SELECT unnest(coalesce($3, \
-             ARRAY(SELECT tenant FROM remuda.tenant))) AS tenant) a CROSS JOIN unnest($4) AS b(status) \
+        // With what was found and how much text it has: a page ends where that is too much.
+        macro_rules! page {
+            ($ids:literal) => {
+                concat!(
+                    "SELECT * FROM (SELECT ",
+                    task_columns!("t"),
+                    ", row_number() OVER w AS n, count(*) OVER () AS found, \
+                     sum(coalesce(octet_length(t.error::text), 0) + coalesce(octet_length(t.result::text), 0) \
+                     + coalesce(octet_length(t.metadata::text), 0)) OVER w AS bytes FROM remuda.task t JOIN (",
+                    $ids,
+                    ") p ON p.id = t.id WINDOW w AS (ORDER BY t.id DESC ROWS UNBOUNDED PRECEDING)) s \
+                     WHERE s.n < $2 AND (s.n = 1 OR s.bytes <= $3) ORDER BY s.id DESC"
+                )
+            };
+        }
+        const ALL: &str = page!("SELECT i.id FROM remuda.task i WHERE i.id < $1 ORDER BY i.id DESC LIMIT $2");
+        const SOME: &str = page!(
+            "SELECT c.id FROM (SELECT unnest(coalesce($4, \
+             ARRAY(SELECT tenant FROM remuda.tenant))) AS tenant) a CROSS JOIN unnest($5) AS b(status) \
              CROSS JOIN LATERAL (SELECT i.id FROM remuda.task i WHERE i.tenant = a.tenant AND i.status = b.status \
-             AND i.id < $1 ORDER BY i.id DESC LIMIT $2) c ORDER BY c.id DESC LIMIT $2) p ON p.id = t.id \
-             ORDER BY t.id DESC"
+             AND i.id < $1 ORDER BY i.id DESC LIMIT $2) c ORDER BY c.id DESC LIMIT $2"
         );
-        const OF_WORKFLOW: &str = concat!(
-            "SELECT ",
-            task_columns!("t"),
-            " FROM remuda.task t JOIN (SELECT c.id FROM (SELECT unnest(coalesce($3, \
-             ARRAY(SELECT tenant FROM remuda.tenant))) AS tenant) a CROSS JOIN unnest($4) AS b(status) \
-             CROSS JOIN LATERAL (SELECT i.id FROM remuda.task i WHERE i.workflow_id = $5 AND i.tenant = a.tenant \
-             AND i.status = b.status AND i.id < $1 ORDER BY i.id DESC LIMIT $2) c ORDER BY c.id DESC LIMIT $2) p \
-             ON p.id = t.id ORDER BY t.id DESC"
+        const OF_WORKFLOW: &str = page!(
+            "SELECT c.id FROM (SELECT unnest(coalesce($4, \
+             ARRAY(SELECT tenant FROM remuda.tenant))) AS tenant) a CROSS JOIN unnest($5) AS b(status) \
+             CROSS JOIN LATERAL (SELECT i.id FROM remuda.task i WHERE i.workflow_id = $6 AND i.tenant = a.tenant \
+             AND i.status = b.status AND i.id < $1 ORDER BY i.id DESC LIMIT $2) c ORDER BY c.id DESC LIMIT $2"
         );
-        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
         let tenants: Option<Vec<&str>> = query.tenant.as_ref().map(|tenant| vec![tenant.as_str()]);
         let statuses = query.status.map_or(Status::ALL.to_vec(), |status| vec![status]);
         let mut params = Columns::default()
             .with(Type::UUID, query.before.map_or(Uuid::max(), |before| before.0))
-            .with(Type::INT8, i64::from(query.limit) + 1);
+            .with(Type::INT8, i64::from(query.limit) + 1)
+            .with(Type::INT8, i64::try_from(MOST_TEXT).unwrap_or(i64::MAX));
         let narrow = query.tenant.is_some() || query.status.is_some() || query.workflow_id.is_some();
         if narrow {
             params = params
@@ -173,11 +183,11 @@ impl Inner {
             None => ALL,
         };
         let transaction = self.sessions.begin().await?;
-        let mut tasks = rows::tasks(&transaction.query(statement, &params.params()).await?)?;
+        let found = transaction.query(statement, &params.params()).await?;
         transaction.commit().await?;
-        let more = tasks.len() > limit;
-        tasks.truncate(limit);
-        Ok(Page { tasks, more })
+        let all: i64 = found.first().map_or(Ok(0), |row| get(row, rows::TASK_COLUMNS + 1))?;
+        let tasks = rows::read(found, rows::tasks).await?;
+        Ok(Page { more: i64::try_from(tasks.len()).unwrap_or(i64::MAX) < all, tasks })
     }
 
     pub(super) async fn position(&self, id: TaskId) -> Result<Option<Position>> {

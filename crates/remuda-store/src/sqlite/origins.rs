@@ -26,7 +26,7 @@ pub(super) fn list(db: &Connection, query: &OriginQuery) -> Outcome<OriginPage> 
     for id in page(db, query, &statuses)? {
         // All in one snapshot.
         tasks.push(
-            reads::task(db, id)?.ok_or_else(|| corrupt("an index", "it names a task that is not there"))?,
+            reads::brief(db, id)?.ok_or_else(|| corrupt("an index", "it names a task that is not there"))?,
         );
     }
     Ok(OriginPage { tasks, total: total(db, query, &statuses)? })

@@ -60,37 +60,100 @@ pub(super) fn task(db: &Connection, id: TaskId) -> Outcome<Option<Task>> {
     Ok(one(db, sql, (id.0.as_bytes(),), rows::task)?.map(|found| found.task))
 }
 
-pub(super) fn look_up(db: &Connection, lookup: &Lookup) -> Outcome<Option<(Task, Option<TaskInput>)>> {
+/// What is read where it is asked for, unless it is large.
+pub(super) enum Looked<T> {
+    Found(T),
+    Large,
+}
+
+impl<T> Looked<Option<T>> {
+    /// What was found without a bound.
+    pub(super) fn found(self) -> Option<T> {
+        match self {
+            Self::Found(found) => found,
+            Self::Large => None,
+        }
+    }
+}
+
+/// A task, if its texts have no more than so many bytes.
+pub(super) fn task_within(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<Task>>> {
+    Ok(match numbered(db, id, most)? {
+        Looked::Found(found) => Looked::Found(found.map(|found| found.task)),
+        Looked::Large => Looked::Large,
+    })
+}
+
+fn numbered(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<Numbered>>> {
+    let sql = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
+    let found = one(db, sql, (id.0.as_bytes(),), |row| {
+        if rows::text_size(row)? > most { Ok(Looked::Large) } else { rows::task(row).map(Looked::Found) }
+    })?;
+    Ok(match found {
+        None => Looked::Found(None),
+        Some(Looked::Found(found)) => Looked::Found(Some(found)),
+        Some(Looked::Large) => Looked::Large,
+    })
+}
+
+/// A task without its error, its metadata and its result.
+pub(super) fn brief(db: &Connection, id: TaskId) -> Outcome<Option<Task>> {
+    let sql = concat!("SELECT ", task_columns!(brief), " FROM task WHERE id = ?");
+    Ok(one(db, sql, (id.0.as_bytes(),), rows::task)?.map(|found| found.task))
+}
+
+/// A task, and its input if it is asked for, if they have no more than so many bytes.
+#[expect(clippy::type_complexity, reason = "what a lookup gives, or that it is large")]
+pub(super) fn look_up(
+    db: &Connection,
+    lookup: &Lookup,
+    most: usize,
+) -> Outcome<Looked<Option<(Task, Option<TaskInput>)>>> {
     let chosen = match &lookup.key {
         Some(key) => submitted(db, &lookup.tenant, key)?.map(|(_, id)| id),
         None => None,
     };
     let Some(id) = chosen.or(lookup.id) else {
-        return Ok(None);
+        return Ok(Looked::Found(None));
     };
-    let sql = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
-    let found = one(db, sql, (id.0.as_bytes(),), rows::task)?;
+    let Looked::Found(found) = numbered(db, id, most)? else { return Ok(Looked::Large) };
     let Some(Numbered { no, task }) = found.filter(|found| found.task.tenant == lookup.tenant) else {
-        return Ok(None);
+        return Ok(Looked::Found(None));
     };
-    let input = if lookup.input { numbered_input(db, no)? } else { None };
-    Ok(Some((task, input)))
+    if !lookup.input {
+        return Ok(Looked::Found(Some((task, None))));
+    }
+    if is_larger(db, no, most)? {
+        return Ok(Looked::Large);
+    }
+    Ok(Looked::Found(Some((task, numbered_input(db, no)?))))
 }
 
 pub(super) fn input_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
-    let Some(no) = number(db, id)? else {
-        return Ok(None);
-    };
+    match number(db, id)? {
+        Some(no) => numbered_size(db, no),
+        None => Ok(None),
+    }
+}
+
+fn numbered_size(db: &Connection, no: i64) -> Outcome<Option<u64>> {
     let sql = "SELECT coalesce(octet_length(placements), 0) + octet_length(workflow) + \
                coalesce(octet_length(extra), 0) FROM input WHERE no = ?";
     one(db, sql, (no,), |row| Ok(u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0)))
 }
 
-pub(super) fn input(db: &Connection, id: TaskId) -> Outcome<Option<TaskInput>> {
-    let Some(no) = number(db, id)? else {
-        return Ok(None);
-    };
-    numbered_input(db, no)
+/// What a task runs, if it has no more than so many bytes.
+pub(super) fn input_within(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<TaskInput>>> {
+    match number(db, id)? {
+        Some(no) if is_larger(db, no, most)? => Ok(Looked::Large),
+        Some(no) => Ok(Looked::Found(numbered_input(db, no)?)),
+        None => Ok(Looked::Found(None)),
+    }
+}
+
+fn is_larger(db: &Connection, no: i64, most: usize) -> Outcome<bool> {
+    let size = numbered_size(db, no)?.unwrap_or(0);
+    Ok(usize::try_from(size).map_or(true, |size| size > most))
 }
 
 fn numbered_input(db: &Connection, no: i64) -> Outcome<Option<TaskInput>> {

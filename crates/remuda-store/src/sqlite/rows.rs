@@ -32,16 +32,27 @@ pub(super) struct LeaseRow {
     pub(super) started_at: Timestamp,
 }
 
-/// What [`task`] reads, in its order.
+/// What [`task`] reads, in its order. `brief`: without the texts that may be long.
 macro_rules! task_columns {
     () => {
-        "task.id, task.no, task.tenant, task.workflow_id, task.priority, task.status, task.reason, task.lane, \
-         task.affinity, task.shape, task.cost_ms, task.rank, task.created_at, task.run_at, task.deadline, \
-         task.started_at, task.finished_at, task.timeout_s, task.max_retries, task.failures, task.losses, \
-         task.attempt, task.fence, task.version, task.cancel_at, task.worker, task.avoid_worker, \
-         task.avoid_until, task.error, task.metadata, \
-         CASE WHEN task.finished_at IS NOT NULL THEN (SELECT result FROM result WHERE result.no = task.no) END, \
-         task.retry_of, task.dialect, task.external_id, task.client, task.hidden_at"
+        task_columns!(
+            "task.error, task.metadata, CASE WHEN task.finished_at IS NOT NULL \
+             THEN (SELECT result FROM result WHERE result.no = task.no) END"
+        )
+    };
+    (brief) => {
+        task_columns!("NULL, NULL, NULL")
+    };
+    ($texts:literal) => {
+        concat!(
+            "task.id, task.no, task.tenant, task.workflow_id, task.priority, task.status, task.reason, task.lane, \
+             task.affinity, task.shape, task.cost_ms, task.rank, task.created_at, task.run_at, task.deadline, \
+             task.started_at, task.finished_at, task.timeout_s, task.max_retries, task.failures, task.losses, \
+             task.attempt, task.fence, task.version, task.cancel_at, task.worker, task.avoid_worker, \
+             task.avoid_until, ",
+            $texts,
+            ", task.retry_of, task.dialect, task.external_id, task.client, task.hidden_at"
+        )
     };
 }
 pub(super) use task_columns;
@@ -117,6 +128,12 @@ pub(super) fn uuid(row: &Row<'_>, i: usize) -> Outcome<Uuid> {
 
 fn sha256(row: &Row<'_>, i: usize) -> Outcome<Sha256> {
     Ok(Sha256(row.get(i)?))
+}
+
+/// How long the texts of a task are: its error, its metadata and its result.
+pub(super) fn text_size(row: &Row<'_>) -> Outcome<usize> {
+    let sizes = [opt_text(row, 28)?, opt_text(row, 29)?, opt_text(row, 30)?];
+    Ok(sizes.into_iter().flatten().map(str::len).sum())
 }
 
 /// A task from [`task_columns`].

@@ -25,6 +25,7 @@ use super::fault::Outcome;
 use super::lock::FileLock;
 use super::place::Place;
 use super::readers::Readers;
+use super::reads::Looked;
 use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
@@ -40,6 +41,9 @@ const COMMANDS: usize = 4096;
 
 /// So many tasks are hidden in one transaction: others wait for it.
 const HIDDEN_AT_ONCE: usize = 500;
+
+/// So many bytes are read where they are asked for: more would hold up the runtime.
+const SMALL: usize = 64 << 10;
 
 /// So many changes a listener may be behind.
 const CHANGES: usize = 4096;
@@ -172,6 +176,19 @@ impl SqliteStore {
         self.readers.look(query).await
     }
 
+    /// Asks about one thing that may be large: then it is read on a blocking thread.
+    async fn look_or_read<T, F>(&self, query: F) -> Result<Option<T>>
+    where
+        T: Send + 'static,
+        F: Fn(&Connection, usize) -> Outcome<Looked<Option<T>>> + Clone + Send + 'static,
+    {
+        let small = query.clone();
+        match self.look(move |db| small(db, SMALL)).await? {
+            Looked::Found(found) => Ok(found),
+            Looked::Large => self.read(move |db| query(db, usize::MAX).map(Looked::found)).await,
+        }
+    }
+
     fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -224,11 +241,11 @@ impl Store for SqliteStore {
     }
 
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
-        self.look(move |db| reads::look_up(db, &lookup)).await
+        self.look_or_read(move |db, most| reads::look_up(db, &lookup, most)).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        self.look(move |db| reads::task(db, id)).await
+        self.look_or_read(move |db, most| reads::task_within(db, id, most)).await
     }
 
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
@@ -236,7 +253,7 @@ impl Store for SqliteStore {
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        self.look(move |db| reads::input(db, id)).await
+        self.look_or_read(move |db, most| reads::input_within(db, id, most)).await
     }
 
     async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {

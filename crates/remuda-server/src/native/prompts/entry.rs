@@ -68,15 +68,14 @@ impl Entry {
 
 /// What a task left, as a client sees it. Never null.
 pub(super) fn outputs(task: &Task) -> Value {
-    match task.result.as_ref().map(|result| &result.outputs) {
-        Some(outputs @ Value::Object(_)) => names::shown_outputs(task.id, outputs),
+    match task.result.as_ref().map(|result| names::shown_outputs(task.id, &result.outputs)) {
+        Some(outputs @ Value::Object(_)) => outputs,
         _ => json!({}),
     }
 }
 
 fn output_nodes(task: &Task) -> Vec<String> {
-    let outputs = task.result.as_ref().and_then(|result| result.outputs.as_object());
-    outputs.map(|outputs| outputs.keys().cloned().collect()).unwrap_or_default()
+    task.result.as_ref().map(|result| result.outputs.names()).unwrap_or_default()
 }
 
 /// `extra_data` as it came, byte for byte, without what is secret and with what ComfyUI adds.

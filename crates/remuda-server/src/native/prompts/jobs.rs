@@ -168,13 +168,18 @@ async fn look(state: &AppState, caller: &Caller, wish: &Wish) -> Result<OriginPa
         query.offset = wish.offset;
         return Ok(state.store.list_origin(&query).await?);
     }
-    // No index has durations: of a long history the newest are sorted.
+    // No index has durations: of a long history the newest are sorted. How long one took is in its result.
     query.order = OriginOrder::NewestFirst;
     query.limit = MOST;
-    let mut page = state.store.list_origin(&query).await?;
-    sort(&mut page.tasks, wish);
-    page.tasks = page.tasks.into_iter().skip(wish.offset as usize).take(wish.count() as usize).collect();
-    Ok(page)
+    let page = state.store.list_origin(&query).await?;
+    let _turn = state.permits.list().await?;
+    let mut tasks = Vec::with_capacity(page.tasks.len());
+    for task in page.tasks {
+        let whole = if task.status.is_terminal() { state.store.task(task.id).await? } else { None };
+        tasks.push(Keyed::new(wish, whole.unwrap_or(task)));
+        tokio::task::yield_now().await;
+    }
+    Ok(OriginPage { tasks: sorted(tasks, wish), total: page.total })
 }
 
 /// Those with these ids.
@@ -184,43 +189,50 @@ async fn named(
     wish: &Wish,
     ids: &[String],
 ) -> Result<OriginPage, NativeError> {
-    let mut tasks: Vec<Task> = Vec::new();
+    let mut tasks: Vec<Keyed> = Vec::new();
     for id in ids {
         let task = find(state, &caller.tenant, id).await?.filter(is_shown);
         let wanted = |task: &Task| {
             wish.states.contains(&task.status)
                 && wish.workflow.as_ref().is_none_or(|id| task.workflow_id.as_ref() == Some(id))
         };
-        tasks.extend(task.filter(|task| wanted(task) && tasks.iter().all(|known| known.id != task.id)));
+        let task = task.filter(|task| wanted(task) && tasks.iter().all(|known| known.task.id != task.id));
+        tasks.extend(task.map(|task| Keyed::new(wish, task)));
     }
-    sort(&mut tasks, wish);
     let total = i64::try_from(tasks.len()).unwrap_or(i64::MAX);
-    let tasks = tasks.into_iter().skip(wish.offset as usize).take(wish.count() as usize).collect();
-    Ok(OriginPage { tasks, total })
+    Ok(OriginPage { tasks: sorted(tasks, wish), total })
 }
 
-fn sort(tasks: &mut [Task], wish: &Wish) {
-    let key = |task: &Task| match (wish.by_duration, times(task)) {
-        (true, Some((begun, ended))) => ended - begun,
-        (true, None) => 0,
-        (false, _) => messages::millis(task.created_at),
-    };
-    // The end of a failed task is put together for its time, which is work: once for each task.
-    match wish.ascending {
-        true => tasks.sort_by_cached_key(key),
-        false => tasks.sort_by_cached_key(|task| Reverse(key(task))),
+/// A task as lists have it, and what it is sorted by.
+struct Keyed {
+    key: i64,
+    task: Task,
+}
+
+impl Keyed {
+    fn new(wish: &Wish, task: Task) -> Self {
+        let key = match (wish.by_duration, messages::times(&task)) {
+            (true, Some((begun, ended))) => ended - begun,
+            (true, None) => 0,
+            (false, _) => messages::millis(task.created_at),
+        };
+        Self { key, task: Task { error: None, result: None, metadata: None, ..task } }
     }
+}
+
+/// The part of the list that is asked for.
+fn sorted(mut tasks: Vec<Keyed>, wish: &Wish) -> Vec<Task> {
+    match wish.ascending {
+        true => tasks.sort_by_key(|task| task.key),
+        false => tasks.sort_by_key(|task| Reverse(task.key)),
+    }
+    let tasks = tasks.into_iter().map(|keyed| keyed.task);
+    tasks.skip(wish.offset as usize).take(wish.count() as usize).collect()
 }
 
 /// Whether its client still wants to see it.
 fn is_shown(task: &Task) -> bool {
     task.hidden_at.is_none()
-}
-
-/// When an ended task began and ended.
-fn times(task: &Task) -> Option<(i64, i64)> {
-    let at = |(_, data): (&str, Value)| data.get("timestamp").and_then(Value::as_i64);
-    Some((at(messages::start(task))?, at(messages::end(task)?)?))
 }
 
 /// A job as lists show it.
@@ -240,7 +252,7 @@ fn job(task: &Task, item: &Item) -> Map<String, Value> {
     put("priority", item.number().clone());
     put("create_time", messages::millis(task.created_at).into());
     if task.status.is_terminal() {
-        if let Some((begun, ended)) = times(task) {
+        if let Some((begun, ended)) = messages::times(task) {
             put("execution_start_time", begun.into());
             put("execution_end_time", ended.into());
         }

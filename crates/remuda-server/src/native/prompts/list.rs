@@ -9,14 +9,12 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use http::header;
 use remuda_core::{Dialect, Status, Task, TaskInput, Tenant};
-use remuda_store::{OriginOrder, OriginQuery};
+use remuda_store::{Lookup, OriginOrder, OriginQuery};
 
 use crate::error::ApiResult;
+use crate::routes::said;
 use crate::share::{Charged, Guest, paced};
 use crate::state::AppState;
-
-/// About so long is what is said of a file.
-const FILE: usize = 256;
 
 /// How a task is written. None: it is left out.
 pub(super) type Write = fn(&Task, TaskInput) -> Option<serde_json::Result<String>>;
@@ -46,14 +44,16 @@ pub(super) fn written(
     let read = move |task: Task| {
         let state = shared.clone();
         async move {
-            let input = state.store.input(task.id).await.map_err(io::Error::other)?;
+            // Lists have no results: those are read one by one.
+            let whole = Lookup { tenant: task.tenant, key: None, id: Some(task.id), input: true };
+            let found = state.store.look_up(whole).await.map_err(io::Error::other)?;
             // Without an input it was forgotten since.
-            let Some(input) = input else { return Ok(None) };
+            let Some((task, Some(input))) = found else { return Ok(None) };
             let text = text(&state, task, input, move |task, input| write(task, input).transpose()).await;
             text.map_err(|error| io::Error::other(error.body.error))?.map_err(io::Error::other)
         }
     };
-    paced(state.permits.reads(), state.memory.clone(), guest, tasks, read)
+    paced(state.permits.lists(), state.memory.clone(), guest, tasks, read)
 }
 
 /// Writes a task and its graph: beside the runtime, if they are large.
@@ -65,8 +65,7 @@ pub(super) async fn text<T: Send + 'static>(
 ) -> ApiResult<T> {
     let extra = input.extra.as_ref().and_then(|extra| extra.extra_data.as_ref());
     let size = input.workflow.get().len() + extra.map_or(0, |extra| extra.get().len());
-    // What it left is a value by now; its files are the longer part of it.
-    let left = task.result.as_ref().map_or(0, |result| result.files.len() * FILE);
+    let left = said(&task);
     let (tenant, id) = (task.tenant.clone(), task.id);
     let write = move || write(&task, input);
     state.compute_of("writing a prompt", &tenant, id, size + left, write).await

@@ -1,6 +1,6 @@
 //! What a client is told of a prompt's life: the same words in the history and on the websocket.
 
-use remuda_core::{Failure, FailureClass, Status, Task, Timestamp};
+use remuda_core::{Failure, FailureClass, JsonText, Status, Task, Timestamp};
 use serde_json::{Value, json};
 
 use crate::native::names;
@@ -35,6 +35,16 @@ pub(crate) fn cached(task: &Task) -> (&'static str, Value) {
     ("execution_cached", json!({"nodes": [], "prompt_id": id, "timestamp": millis(begun_at(task))}))
 }
 
+/// When it began and ended, in milliseconds. None: it has not, or left no trace.
+pub(crate) fn times(task: &Task) -> Option<(i64, i64)> {
+    match task.status {
+        Status::Completed | Status::Failed => {}
+        Status::Cancelled if has_begun(task) => {}
+        Status::Cancelled | Status::Pending | Status::Running => return None,
+    }
+    Some((millis(begun_at(task)), millis(task.finished_at.unwrap_or(task.created_at))))
+}
+
 /// How it ended: `execution_success`, `execution_error` or `execution_interrupted`. None: it has not, or there is nothing
 /// to tell.
 pub(crate) fn end(task: &Task) -> Option<(&'static str, Value)> {
@@ -57,14 +67,13 @@ pub(crate) fn end(task: &Task) -> Option<(&'static str, Value)> {
 fn error(task: &Task, id: &str, at: i64) -> Value {
     let unknown = Failure::new(FailureClass::Lost, "nobody knows why it failed");
     let failure = task.error.as_ref().unwrap_or(&unknown);
-    let detail = |name: &str| failure.details.as_ref().and_then(|details| details.get(name));
+    let details = failure.details.as_ref().map(JsonText::read).unwrap_or_default();
+    let detail = |name: &str| details.get(name);
     let text = |name: &str| detail(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     let node_id = failure.node_id.clone().unwrap_or_default();
     let refused = detail("node_errors").and_then(|nodes| nodes.get(&node_id)?.get("class_type")?.as_str());
     let ours = format!("remuda.{}", failure.class);
-    let executed: Vec<&str> = (task.result.as_ref().and_then(|result| result.outputs.as_object()))
-        .map(|outputs| outputs.keys().map(String::as_str).collect())
-        .unwrap_or_default();
+    let executed = task.result.as_ref().map(|result| result.outputs.names()).unwrap_or_default();
     let mut data = json!({
         "prompt_id": id,
         "node_id": node_id,

@@ -39,8 +39,10 @@ impl Story {
 
     /// Files are told of if they are there, and so is everything that was not heard.
     fn tell_outputs(&mut self, task: &Task, out: &mut Vec<Word>) {
-        let none = serde_json::Map::new();
-        let outputs = task.result.as_ref().and_then(|result| result.outputs.as_object()).unwrap_or(&none);
+        let outputs = match task.result.as_ref().map(|result| result.outputs.read()) {
+            Some(Value::Object(outputs)) => outputs,
+            _ => serde_json::Map::new(),
+        };
         let held = std::mem::take(&mut self.held);
         let mut in_order: Vec<_> = held.iter().collect();
         in_order.sort_unstable_by_key(|(_, held)| held.order);
@@ -50,7 +52,7 @@ impl Story {
             }
         }
         out.extend(self.behind.drain(..).map(Word::Text));
-        for (node, output) in outputs {
+        for (node, output) in &outputs {
             let told = held.contains_key(node) || self.told.get(node) == Some(output);
             if !told {
                 // A node that another one was expanded into is shown as that one.

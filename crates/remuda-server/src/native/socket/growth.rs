@@ -21,7 +21,8 @@ fn stories_grow_with_what_is_told() {
             let files = |at: usize| json!({"images": [{"filename": format!("{at}.png"), "type": "output"}]});
             let outputs: Map<String, Value> = (0..n).map(|at| (at.to_string(), files(at))).collect();
             let mut ended = task(Status::Completed);
-            ended.result = Some(TaskResult { outputs: Value::Object(outputs), ..TaskResult::default() });
+            ended.result =
+                Some(TaskResult { outputs: Value::Object(outputs).into(), ..TaskResult::default() });
             let frame = |data: Value| {
                 let what = FrameKind::Message { kind: "executed".to_owned(), data: data.to_string() };
                 Frame { task: ended.id, attempt: 1, what }

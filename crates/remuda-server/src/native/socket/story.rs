@@ -280,7 +280,7 @@ impl Story {
 
     /// `executed`, as the client sees it.
     pub(super) fn executed(&self, node: &str, display_node: &Value, output: &Value) -> String {
-        let output = names::shown_outputs(self.task, output);
+        let output = names::shown(self.task, output.clone());
         let data = json!({
             "node": node, "display_node": display_node, "output": output, "prompt_id": self.name,
         });

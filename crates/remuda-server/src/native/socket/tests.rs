@@ -152,7 +152,8 @@ const RECORDED: [&str; 13] = [
 #[test]
 fn a_picture_is_told_in_the_recorded_order_under_the_clients_name() {
     let mut teller = Teller::new(Status::Completed);
-    teller.task.result = Some(TaskResult { outputs: json!({"2": images("a.png")}), ..TaskResult::default() });
+    teller.task.result =
+        Some(TaskResult { outputs: json!({"2": images("a.png")}).into(), ..TaskResult::default() });
     render(&mut teller, 1);
     let told = teller.end();
     assert_eq!(kinds(&told), RECORDED);
@@ -168,7 +169,8 @@ fn a_picture_is_told_in_the_recorded_order_under_the_clients_name() {
 #[test]
 fn a_second_attempt_and_a_second_listener_look_like_a_slow_first_one() {
     let mut teller = Teller::new(Status::Completed);
-    teller.task.result = Some(TaskResult { outputs: json!({"2": images("b.png")}), ..TaskResult::default() });
+    teller.task.result =
+        Some(TaskResult { outputs: json!({"2": images("b.png")}).into(), ..TaskResult::default() });
     let begin = json!({"prompt_id": "0f0e0d0c-1111-4222-8333-444455556666", "timestamp": 1});
     teller.say(1, "execution_start", begin.clone()).say(1, "executed", executed("2", images("a.png")));
     teller.say(1, "executed", executed("1", json!({"text": ["x"]})));
@@ -187,7 +189,7 @@ fn a_second_attempt_and_a_second_listener_look_like_a_slow_first_one() {
 fn what_was_not_heard_is_told_from_the_result() {
     let mut teller = Teller::new(Status::Completed);
     let outputs = json!({"2": images("a.png"), "7.0.1": {"text": ["x"]}});
-    teller.task.result = Some(TaskResult { outputs, ..TaskResult::default() });
+    teller.task.result = Some(TaskResult { outputs: outputs.into(), ..TaskResult::default() });
     let told = teller.end();
     let expected = [
         "status",
@@ -209,8 +211,11 @@ fn files_that_nobody_can_read_are_not_told_of() {
     let mut teller = Teller::new(Status::Failed);
     let failure = Failure {
         node_id: Some("2".to_owned()),
-        details: Some(json!({"node_type": "Second", "exception_type": "ValueError",
-            "exception_message": "no\n", "traceback": ["line"]})),
+        details: Some(
+            json!({"node_type": "Second", "exception_type": "ValueError",
+            "exception_message": "no\n", "traceback": ["line"]})
+            .into(),
+        ),
         ..Failure::new(FailureClass::Execution, "node 2 (Second) raised ValueError: no")
     };
     teller.task.error = Some(failure);

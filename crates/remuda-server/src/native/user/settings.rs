@@ -51,7 +51,7 @@ pub(super) async fn all(
             Ok(document.and_then(|document| pair(&name, document.bytes)))
         }
     };
-    let pieces = paced(state.permits.reads(), state.memory.clone(), Visit::guest(), names, read);
+    let pieces = paced(state.permits.lists(), state.memory.clone(), Visit::guest(), names, read);
     Ok(streamed(fixed("{").chain(separated(pieces)).chain(fixed("}")).inspect(move |_| {
         let _held_to_the_end = &permit;
     })))

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 
 use remuda_core::transition::Ending;
-use remuda_core::{Capabilities, Failure, Requirements, TaskResult, WorkerReport, WorkerSpec};
+use remuda_core::{Capabilities, Failure, FailureClass, Requirements, TaskResult, WorkerReport, WorkerSpec};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -74,8 +74,16 @@ pub(super) fn report(report: &mut WorkerReport) {
     }
 }
 
-/// How an attempt ended, as it is kept and shown to others.
-pub(super) fn ending(ending: &mut Ending) {
+/// How an attempt ended, as it is kept and shown to others. A sidecar has limits of its own, and may not keep to them.
+pub(super) fn ending(ending: &mut Ending, most_files: usize) {
+    if let Some(found) = ending.result().map(|result| result.files.len()).filter(|found| *found > most_files)
+    {
+        let message = format!(
+            "its result was not taken: it names {found} files, and {most_files} are allowed (the limit is graph.output_files)"
+        );
+        let failure = Failure::new(FailureClass::Delivery, message);
+        *ending = Ending::Failed { failure, partial: None };
+    }
     match ending {
         Ending::Completed { result, .. } => self::result(result),
         Ending::Failed { failure, partial } => {
@@ -98,11 +106,7 @@ fn failure(failure: &mut Failure) {
     // Lines may stay: tracebacks are made of them.
     clip(&mut failure.message, MESSAGE);
     failure.node_id.iter_mut().for_each(|text| tame(text, NAME));
-    let long = failure
-        .details
-        .as_ref()
-        .is_some_and(|details| serde_json::to_vec(details).map_or(true, |text| text.len() > DETAILS));
-    if long {
+    if failure.details.as_ref().is_some_and(|details| details.get().len() > DETAILS) {
         failure.details = None;
         failure.message.push_str(" (the worker's own words are too long to be kept)");
     }

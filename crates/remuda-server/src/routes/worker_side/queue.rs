@@ -6,10 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::transition::Ending;
-use remuda_core::{
-    Claim, Failure, FailureClass, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport,
-};
+use remuda_core::{Claim, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport};
 use remuda_pool::Work;
 use remuda_runner::lenient::count_values;
 use remuda_runner::preflight::MOST_SIDECAR_VALUES;
@@ -322,9 +319,7 @@ pub(crate) async fn end(
     sidecar: Sidecar,
     Said(said): Said<wire::End>,
 ) -> ApiResult<Json<EndReply>> {
-    let wire::End { lease, mut ending } = said;
-    bounds::ending(&mut ending);
-    let ending = within(ending, state.graph.output_files);
+    let wire::End { lease, ending } = said;
     if let Some(result) = ending.result() {
         check_files(&state, &sidecar, lease, &result.files).await?;
     }
@@ -392,19 +387,6 @@ async fn check_files(
         }
     }
     Ok(())
-}
-
-/// An end whose result is not larger than a task may leave. A sidecar has limits of its own, and may not keep to them.
-fn within(ending: Ending, most: usize) -> Ending {
-    match ending.result().map(|result| result.files.len()) {
-        Some(found) if found > most => {
-            let message = format!(
-                "its result was not taken: it names {found} files, and {most} are allowed (the limit is graph.output_files)"
-            );
-            Ending::Failed { failure: Failure::new(FailureClass::Delivery, message), partial: None }
-        }
-        _ => ending,
-    }
 }
 
 /// Give a task back before ComfyUI began

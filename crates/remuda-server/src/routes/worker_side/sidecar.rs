@@ -10,6 +10,7 @@ use remuda_store::Error as StoreError;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use super::bounds;
 use crate::access::{Caller, WorkerCaller};
 use crate::compute::held;
 use crate::error::{ApiError, ApiResult};
@@ -62,15 +63,23 @@ pub(super) fn owner(headers: &HeaderMap) -> ApiResult<OwnerId> {
 pub(super) trait Sayable: DeserializeOwned + Send + 'static {
     const BYTES: usize = wire::LARGEST_REPORT;
     const VALUES: usize = 300_000;
+
+    /// Cuts it down to what is kept. Called beside the runtime, as this takes time where much was said.
+    fn tame(&mut self, _most_files: usize) {}
 }
 
 impl Sayable for wire::Acquire {}
 impl Sayable for wire::Release {}
 impl Sayable for wire::Adopt {}
 impl Sayable for wire::Beat {}
-impl Sayable for wire::End {}
 impl Sayable for wire::Harm {}
 impl Sayable for wire::GiveBack {}
+
+impl Sayable for wire::End {
+    fn tame(&mut self, most_files: usize) {
+        bounds::ending(&mut self.ending, most_files);
+    }
+}
 
 /// The names of all that a worker has are many, and nothing but names.
 impl Sayable for wire::Claim {
@@ -94,7 +103,12 @@ impl<T: Sayable> FromRequest<AppState> for Said<T> {
         let key = parts.extensions.get::<Caller>().and_then(Caller::key_id);
         let lane = key.map_or_else(|| "sidecars".to_owned(), |key| key.to_string());
         let work = Work::new("reading what a worker says", lane, bytes.len()).patient().holding(held());
-        let read = state.pool.run(work, move || read_json_of(kind.as_ref(), &bytes, T::VALUES));
+        let most_files = state.graph.output_files;
+        let read = state.pool.run(work, move || {
+            let mut said: T = read_json_of(kind.as_ref(), &bytes, T::VALUES)?;
+            said.tame(most_files);
+            Ok::<_, ApiError>(said)
+        });
         read.await.map_err(ApiError::from)?.map(Self)
     }
 }

@@ -40,8 +40,11 @@ async fn prompt_with(gateway: &Gateway, body: Value) -> String {
 /// Runs the next task to a good end.
 async fn complete(worker: &Worker) {
     let claim = worker.claim().await;
-    let result =
-        TaskResult { outputs: json!({"1": {"text": ["x"]}}), execution_ms: Some(3), ..TaskResult::default() };
+    let result = TaskResult {
+        outputs: json!({"1": {"text": ["x"]}}).into(),
+        execution_ms: Some(3),
+        ..TaskResult::default()
+    };
     worker.end(&claim, Ending::Completed { result, gpu_ms: Some(3) }).await;
 }
 

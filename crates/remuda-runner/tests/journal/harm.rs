@@ -28,6 +28,7 @@ async fn a_job_that_brought_the_process_down_twice_is_not_begun_again() {
     let JobEnding::Ended(Ending::Failed { failure, .. }) = ending else { panic!("{ending:?}") };
     assert_eq!((of.key.as_str(), failure.class), ("harmful", FailureClass::Harmful));
     let details = failure.details.expect("what is known");
+    let details = details.read();
     assert_eq!(details["harm"].as_array().map(Vec::len), Some(2), "{details}");
     assert_eq!(sim.stats().executions_total, 0, "it was not sent");
     let known = HarmBook::open(data.path()).unwrap().all();

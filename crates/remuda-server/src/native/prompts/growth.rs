@@ -28,7 +28,7 @@ fn entries_grow_with_their_tasks() {
             let file = |at: usize| json!({"images": [{"filename": format!("{at}.png"), "type": "output"}]});
             let left: Map<String, Value> = (0..n).map(|at| (at.to_string(), file(at))).collect();
             let mut ended = task(Status::Completed);
-            ended.result = Some(TaskResult { outputs: Value::Object(left), ..TaskResult::default() });
+            ended.result = Some(TaskResult { outputs: Value::Object(left).into(), ..TaskResult::default() });
             let input = |outputs: Vec<String>| {
                 let extra =
                     PromptExtra { outputs, extra_data: Some(extra_data.clone()), ..PromptExtra::default() };

@@ -1,5 +1,6 @@
 //! Where the fuzzer starts: what a real ComfyUI said, from the recordings that the tests use, and what is kept in `fuzz/seeds`:
-//! small inputs that reach the depth of a parser, and those that once broke one.
+//! small inputs that reach the depth of a parser, those that once broke one, and a selection of what earlier runs found
+//! (`TARGET.hex`, one input on each line).
 //!
 //! From there it reaches the depth of a parser in seconds; from nothing it would need hours to find out
 //! that there is a word like `execution_cached`.
@@ -42,7 +43,18 @@ pub(super) fn plant(target: &str, corpus: &Path) -> Result<usize> {
         std::fs::copy(&path, corpus.join(format!("kept-{name}"))).context("cannot copy a seed")?;
         count += 1;
     }
+    let found = std::fs::read_to_string(kept.with_extension("hex")).unwrap_or_default();
+    for (line, number) in found.lines().zip(1..) {
+        let input = bytes_of(line).with_context(|| format!("line {number} of {KEPT}/{target}.hex"))?;
+        std::fs::write(corpus.join(format!("found-{number:04}")), input).context("cannot write a seed")?;
+        count += 1;
+    }
     Ok(count)
+}
+
+fn bytes_of(hex: &str) -> Result<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2);
+    pairs.map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?)).collect()
 }
 
 fn seeds_of(target: &str, recording: &Value) -> Vec<Vec<u8>> {

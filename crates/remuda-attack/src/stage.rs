@@ -60,6 +60,8 @@ pub struct Stage {
     pub port: u16,
     /// `127.0.0.1:PORT` of the good ComfyUI.
     pub sim: String,
+    /// `127.0.0.1:PORT` of the one that answers for the attacker what is not worth lying about.
+    pub behind: String,
     /// The id of the honest sidecar's process, if there is one.
     pub sidecar_owner: Option<String>,
     /// The id of the gateway's process.

@@ -83,6 +83,17 @@ impl World {
         let words = ["sim", "--listen", &sim, "--dir"].map(str::to_owned);
         let words = words.into_iter().chain([at.join("comfyui").display().to_string()]);
         others.push(launch(&options.remuda, words, &at.join("comfyui.log"), &[])?);
+        // The server takes two addresses of one ComfyUI for what they are: who lies needs one of its own behind it.
+        let behind = match setup {
+            Setup::Hostile => {
+                let behind = format!("127.0.0.1:{}", free_port()?);
+                let words = ["sim", "--listen", &behind, "--dir"].map(str::to_owned);
+                let words = words.into_iter().chain([at.join("behind").display().to_string()]);
+                others.push(launch(&options.remuda, words, &at.join("behind.log"), &[])?);
+                behind
+            }
+            _ => sim.clone(),
+        };
         let address = format!("127.0.0.1:{}", free_port()?);
         let port = free_port()?;
         let page = match setup {
@@ -101,6 +112,7 @@ impl World {
             remuda: options.remuda.clone(),
             port,
             sim,
+            behind,
             sidecar_owner: None,
             gateway_owner: None,
             page,

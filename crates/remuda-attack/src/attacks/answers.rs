@@ -21,7 +21,7 @@ const LASTS: Duration = Duration::from_secs(10);
 /// Plays a ComfyUI that lies, gives it tasks, and asks the gateway for what only it has.
 async fn lie(stage: Stage, lies: Lies) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
-    let hostile = Hostile::start(stage.port, &stage.sim, lies).await?;
+    let hostile = Hostile::start(stage.port, &stage.behind, lies).await?;
     let key = &stage.keys.mallory;
     let found = Instant::now();
     let mut asked = 0;
@@ -115,7 +115,7 @@ pub(crate) async fn redirect(stage: Stage) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
     let routes = ["/extensions", "/view", "/models", "/object_info", "/internal", "/history", "/experiment"];
     let lies = routes.into_iter().map(|route| (route, Lie::Redirect(to.clone()))).collect();
-    let hostile = Hostile::start(stage.port, &stage.sim, lies).await?;
+    let hostile = Hostile::start(stage.port, &stage.behind, lies).await?;
     let deadline = Instant::now() + FOUND;
     let ask = async {
         while Instant::now() < deadline {

@@ -23,7 +23,7 @@ pub(crate) async fn worker_html(stage: Stage) -> Result<Vec<String>> {
     let client = Client::new(&stage)?;
     let lies = ["/extensions/evil", "/templates", "/api/workflow_templates", "/workflow_templates"];
     let _hostile =
-        Hostile::start(stage.port, &stage.sim, lies.into_iter().map(|route| (route, Lie::Page)).collect())
+        Hostile::start(stage.port, &stage.behind, lies.into_iter().map(|route| (route, Lie::Page)).collect())
             .await?;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut wrong = Vec::new();

@@ -56,6 +56,8 @@ pub(super) struct Attempt {
     /// What was known of the worker's identity when the attempt was adopted.
     pub(super) known: Option<String>,
     pub(super) words: mpsc::Sender<Word>,
+    /// How many nodes the graph has, once it was read.
+    pub(super) nodes: Option<usize>,
     /// The id under which ComfyUI has it, once it has.
     pub(super) prompt: Option<PromptId>,
     /// Whether ComfyUI began to work on it.
@@ -72,7 +74,7 @@ impl Attempt {
         known: Option<String>,
         words: mpsc::Sender<Word>,
     ) -> Self {
-        Self { worker, claim, grip, known, words, prompt: None, began: false, recalled: false }
+        Self { worker, claim, grip, known, words, nodes: None, prompt: None, began: false, recalled: false }
     }
 
     /// Goes the whole way.

@@ -26,17 +26,24 @@ const PAUSE: Duration = Duration::from_millis(200);
 const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 impl Attempt {
-    /// Follows the prompt to its end, unless it must be stopped, given back or left.
-    pub(super) async fn follow(&mut self, ready: &Ready, mut watch: Watch) -> Step<Outcome> {
-        // From here on nobody needs the graph. It may be large, and a render long.
-        let graph = std::mem::replace(&mut self.claim.input.workflow, RawValue::NULL.to_owned());
+    /// How many nodes the graph has. From here on nobody needs it; it may be large, and a render long.
+    async fn count_nodes(&mut self) -> usize {
         self.claim.input.extra = None;
-        let bytes = graph.get().len();
+        if let Some(nodes) = self.nodes {
+            return nodes;
+        }
+        let graph = std::mem::replace(&mut self.claim.input.workflow, RawValue::NULL.to_owned());
+        let (task, bytes) = (&self.claim.task, graph.get().len());
         let count = move || Workflow::from_raw(graph).map_or(1, |graph| graph.nodes().len());
-        let task = &self.claim.task;
         let work = Work::new("counting nodes", task.tenant.as_str(), bytes).of_task(task.id.0).patient();
         // Only the progress needs it: no reason to leave a prompt alone that is at ComfyUI.
-        let nodes = self.worker.shared.options.pool.run(work, count).await.unwrap_or(1);
+        self.worker.shared.options.pool.run(work, count).await.unwrap_or(1)
+    }
+
+    /// Follows the prompt to its end, unless it must be stopped, given back or left.
+    pub(super) async fn follow(&mut self, ready: &Ready, mut watch: Watch) -> Step<Outcome> {
+        let nodes = self.count_nodes().await;
+        let task = &self.claim.task;
         let mut meter = Meter::new(task.id, self.claim.lease.attempt, nodes);
         let deadline = task.deadline.map(moment);
         let timeout = Duration::from_secs(task.timeout_s.max(1).unsigned_abs().into());

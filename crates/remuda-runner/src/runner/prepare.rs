@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfyui::outputs::FileType;
+use comfyui::workflow::WorkflowError;
 use comfyui::{Error, FileRef, PromptId, PromptRequest, Upload, Watch, Workflow};
 use remuda_core::transition::Ending;
 use remuda_core::{Failure, FailureClass, Phase, Placement, Timestamp};
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Close, Step, close_for};
@@ -44,9 +46,17 @@ impl Attempt {
             ));
         }
         let bytes = self.claim.input.workflow.get().len();
-        let raw = self.claim.input.workflow.clone();
-        let workflow = self.compute("reading a graph", bytes, || Workflow::from_raw(raw)).await?;
-        let workflow = workflow.map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
+        // Taken, not copied: it may be as long as a request, and nobody else needs it.
+        let raw = std::mem::replace(&mut self.claim.input.workflow, RawValue::NULL.to_owned());
+        let read = || {
+            let workflow = Workflow::from_raw(raw)?;
+            let nodes = workflow.nodes().len();
+            Ok::<_, WorkflowError>((workflow, nodes))
+        };
+        let read = self.compute("reading a graph", bytes, read).await?;
+        let (workflow, nodes) =
+            read.map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
+        self.nodes = Some(nodes);
         self.check(ready, &workflow).await?;
         let own_folder = self.worker.shared.source.manners().own_folder;
         let folder_of = own_folder.then_some(self.claim.task.id);

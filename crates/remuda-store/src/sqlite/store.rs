@@ -15,7 +15,7 @@ use remuda_core::{
     WorkerId, WorkerSpec,
 };
 use rusqlite::Connection;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
 use super::beats::Beat;
@@ -73,10 +73,15 @@ pub struct SqliteStore {
     changes: broadcast::Sender<Change>,
     unfinished: Unfinished,
     next: AtomicU64,
+    /// For tasks with much text: one at a time in the writer's line, so that small ones wait for one of them at most.
+    large: Semaphore,
     // In this order: without the sender the writer ends, and then it can be waited for.
     commands: mpsc::Sender<Command>,
     thread: Thread,
 }
+
+/// What is longer takes the writer a while.
+const LARGE: usize = 1 << 20;
 
 /// The writer's thread. Whoever drops the store finds the file free afterwards.
 #[derive(Debug)]
@@ -139,6 +144,7 @@ impl SqliteStore {
             changes,
             unfinished,
             next: AtomicU64::new(1),
+            large: Semaphore::new(1),
             commands,
             thread,
         })
@@ -230,6 +236,12 @@ impl Store for SqliteStore {
 
     async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
         self.settings.secrets().seal_task(&mut new).await?;
+        let extra = new.input.extra.as_ref().map_or(0, |extra| crate::keyring::size_of(extra));
+        let large = new.input.workflow.get().len() + extra > LARGE;
+        let _turn = match large {
+            true => Some(self.large.acquire().await.map_err(|_| Error::Closed)?),
+            false => None,
+        };
         let (reply, answer) = oneshot::channel();
         self.send(Command::Submit(Box::new(Submit { new, done: None, reply }))).await?;
         answer.await.unwrap_or(Err(Error::Closed))

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 /// The file with the marks, and the length of a mark in it.
 const MARKS: &str = "marks";
 const MARK: usize = 128;
-/// So many deaths of one task are enough.
+/// How many deaths of one task are enough.
 const ENOUGH: usize = 2;
-/// So often the server is killed at most: the attacker has four tasks, so that one of them must have been met twice.
+/// How often the server is killed at most: the attacker has four tasks, so that one of them must have been met twice.
 const KILLS: usize = 5;
 /// Between two looks at the file.
 const LOOK: Duration = Duration::from_millis(1);

@@ -59,16 +59,16 @@ const HARMLESS: [&str; 17] = [
     "total",
 ];
 
-/// So many letters and digits without a gap look like a key.
+/// How many letters and digits without a gap look like a key.
 const KEY_LENGTH: usize = 16;
 
 /// Members that are not looked into: they are what the client shows, and go into the pictures.
 const SHOWN: [&str; 2] = ["extra_pnginfo", "workflow"];
 
-/// So deep secrets are looked for inside of a member …
+/// How deep inside a member secrets are looked for …
 const DEEPEST: usize = 4;
 
-/// … and among so many members and items of `extra_data` together.
+/// … and among how many members and items of `extra_data` together.
 const MOST: usize = 10_000;
 
 /// Names that are longer are none of anything secret.

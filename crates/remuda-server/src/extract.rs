@@ -32,7 +32,7 @@ const SMALL: usize = 16 << 10;
 /// The longest body of a request that brings little.
 const SMALL_BODY: u64 = 1 << 20;
 
-/// So many JSON values a request may have beside its graph. A value takes up to a hundred times the room of its text.
+/// How many JSON values a request may have beside its graph. A value takes up to a hundred times the room of its text.
 pub(crate) const MOST_VALUES: usize = 200_000;
 
 /// The id of a task in a path. A malformed one is 400, whatever the route.

@@ -12,7 +12,7 @@ use std::time::Duration;
 const INTERNAL: &str = "/internal/v1/frames/5a5a5a5a-0000-4000-8000-000000000001";
 /// How many digits the key has.
 const DIGITS: usize = 64;
-/// So many guesses come from one address: more would be answered slowly.
+/// How many guesses come from one address: more would be answered slowly.
 const FROM_ONE: usize = 10;
 /// How many are tried at the same time.
 const LANES: usize = 8;

@@ -17,7 +17,7 @@ use super::{Frame, FrameKind};
 /// How many frames a slow reader may be behind before it misses some.
 const BACKLOG: usize = 64;
 
-/// So many bytes of previews are kept for readers, of all tasks together. The oldest go first.
+/// How many bytes of previews of all tasks are kept for readers. The oldest go first.
 pub(super) const PREVIEWS: usize = 32 << 20;
 
 /// A frame that several read. What they send of it is written once.

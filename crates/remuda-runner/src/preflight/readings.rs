@@ -13,22 +13,22 @@ use remuda_core::{KeyId, Sha256, Timestamp, Worker, WorkerId};
 use remuda_store::Store;
 use tokio::sync::Notify;
 
-/// So much text of descriptions is kept parsed, of one key a quarter.
+/// How much text of descriptions is kept parsed. One key has a quarter of it.
 pub const MOST_TEXT: usize = 48 << 20;
 
-/// So many JSON values of descriptions are kept parsed, of one key a quarter.
+/// How many JSON values of descriptions are kept parsed. One key has a quarter of them.
 pub const MOST_VALUES: usize = 3_000_000;
 
-/// So many JSON values may be in one description that a process elsewhere brings.
+/// How many JSON values one description may have that a process elsewhere brings.
 pub const MOST_SIDECAR_VALUES: usize = 500_000;
 
-/// So many descriptions are kept parsed, of one key a quarter: every graph is held against each.
+/// How many descriptions are kept parsed: every graph is checked against each. One key has a quarter of them.
 const MOST: usize = 64;
 
 /// The part of all that one key may have.
 const SHARE: usize = 4;
 
-/// So long a check waits for what is being read.
+/// How long a check waits for what is being read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// It waits for the same key's once in this time, or new descriptions would hold up everybody.
@@ -44,7 +44,7 @@ const MOST_KEPT: usize = 256;
 /// What was not there is looked for again after this.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A worker of a key that has said nothing for so many seconds takes no room.
+/// After how many seconds of silence a worker of a key takes no room.
 const SILENT: i64 = 3600;
 
 /// Whose room a description takes: a key's, or that of the installation.

@@ -22,7 +22,7 @@ use crate::wire::{TaskPage, TaskView, name};
 const USUAL: i64 = 50;
 const MOST: i64 = 500;
 
-/// So many are read and written together.
+/// How many are read and written together.
 const STEP: u32 = 50;
 
 /// A page ends when it is so long, in bytes; the next one goes on from there.

@@ -39,7 +39,7 @@ pub(crate) struct Visit {
 struct Counted {
     /// One, unless more came while a computation held the first.
     passes: Vec<Arc<Pass>>,
-    /// So much of it is for bytes that have not come yet.
+    /// How much of it is for bytes that have not come yet.
     ahead: u64,
 }
 

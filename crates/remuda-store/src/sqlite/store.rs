@@ -42,7 +42,7 @@ const COMMANDS: usize = 4096;
 /// So many tasks are hidden in one transaction: others wait for it.
 const HIDDEN_AT_ONCE: usize = 500;
 
-/// So many bytes are read where they are asked for: more would hold up the runtime.
+/// How many bytes are read where they are asked for: more would hold up the runtime.
 const SMALL: usize = 64 << 10;
 
 /// So many changes a listener may be behind.

@@ -20,7 +20,7 @@ use crate::state::AppState;
 /// The longest `client_id`.
 const MAX_CLIENT: usize = 256;
 
-/// So much of a value that cannot be taken is repeated.
+/// How much of a refused value an error repeats.
 const SHOWN: usize = 120;
 
 type Refused<T> = Result<T, NativeError>;

@@ -6,13 +6,13 @@ use remuda_core::Timestamp;
 use remuda_store::DocumentInfo;
 use serde::Serialize;
 
-/// So many entries a list may have, folders included …
+/// How many entries a list may have, folders included …
 const MOST: usize = 100_000;
 
 /// … and so many bytes of paths.
 const MOST_BYTES: usize = 16 << 20;
 
-/// So many parts a path may have, the name of the file included.
+/// How many parts a path may have, the name of the file included.
 pub(super) const DEEPEST: usize = 32;
 
 /// The list would be too long.

@@ -1,6 +1,7 @@
 //! `POST /prompt`: what is sent, what is answered, and what to do when no answer comes.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -33,7 +34,8 @@ pub struct PromptRequest {
     client_id: Option<ClientId>,
     number: Option<f64>,
     front: bool,
-    extra_data: IndexMap<String, Box<RawValue>>,
+    /// Shared between copies of the request: it may be long.
+    extra_data: Arc<IndexMap<String, Box<RawValue>>>,
     marker: Option<(String, Value)>,
     targets: Option<Vec<String>>,
     resend_within: Option<Duration>,
@@ -49,7 +51,7 @@ impl PromptRequest {
             client_id: None,
             number: None,
             front: false,
-            extra_data: IndexMap::new(),
+            extra_data: Arc::default(),
             marker: None,
             targets: None,
             resend_within: None,
@@ -99,7 +101,7 @@ impl PromptRequest {
     pub fn extra(mut self, key: &str, value: Value) -> Self {
         // Text keys and finite numbers are all that a value can have: it can be written.
         if let Ok(value) = serde_json::value::to_raw_value(&value) {
-            self.extra_data.insert(key.to_owned(), value);
+            Arc::make_mut(&mut self.extra_data).insert(key.to_owned(), value);
         }
         self
     }
@@ -107,7 +109,7 @@ impl PromptRequest {
     /// Several keys of `extra_data`, which go out byte for byte.
     #[must_use]
     pub fn extra_data(mut self, extra: impl IntoIterator<Item = (String, Box<RawValue>)>) -> Self {
-        self.extra_data.extend(extra);
+        Arc::make_mut(&mut self.extra_data).extend(extra);
         self
     }
 
@@ -200,10 +202,14 @@ impl PromptRequest {
             extra_data: &self.extra_data,
             partial_execution_targets: self.targets.as_deref(),
         };
-        serde_json::to_vec(&body).map(Into::into).map_err(|error| Error::Protocol {
+        let extra: usize = self.extra_data.iter().map(|(key, value)| key.len() + value.get().len() + 8).sum();
+        // All of it at once: a buffer that grows would take up to three times as much on the way.
+        let mut bytes = Vec::with_capacity(self.workflow.as_str().len() + extra + 1024);
+        serde_json::to_writer(&mut bytes, &body).map_err(|error| Error::Protocol {
             what: "POST /prompt".into(),
             detail: format!("the request cannot be written as JSON: {error}"),
-        })
+        })?;
+        Ok(bytes.into())
     }
 }
 

@@ -46,7 +46,8 @@ pub const MAX_DEPTH: usize = 100;
 #[derive(Clone)]
 pub struct Workflow {
     /// Always the text of a JSON object with at least one key.
-    raw: Arc<RawValue>,
+    /// In its own box: it may be as long as a request, and is not copied to be shared.
+    raw: Arc<Box<RawValue>>,
 }
 
 /// Why a text is not a workflow in API format.
@@ -163,13 +164,25 @@ impl Workflow {
         }
         match view::recognise(&found, limits) {
             Some(mistaken) => Err(mistaken),
-            None => Ok(Self { raw: Arc::from(raw) }),
+            None => Ok(Self { raw: Arc::new(raw) }),
         }
     }
 
     /// The very text that was parsed.
     pub fn as_str(&self) -> &str {
         self.raw.get()
+    }
+
+    /// The text again, without a copy if nobody shares it.
+    ///
+    /// ```
+    /// let workflow = comfyui::Workflow::parse(r#"{"1": {"class_type": "A", "inputs": {}}}"#)?;
+    /// assert_eq!(workflow.clone().into_raw().get(), workflow.as_str());
+    /// # Ok::<(), comfyui::workflow::WorkflowError>(())
+    /// ```
+    #[must_use]
+    pub fn into_raw(self) -> Box<RawValue> {
+        Arc::unwrap_or_clone(self.raw)
     }
 
     /// The text as raw JSON, to embed it into a larger document unchanged.

@@ -157,7 +157,10 @@ pub(crate) async fn read_body_with<P>(
                     }
                     let Some(visit) = &visit else { return Ok(()) };
                     if let Some(length) = length.filter(|_| begins) {
-                        visit.expect(length.saturating_sub(all.len() as u64)).await?;
+                        let rest = length.saturating_sub(all.len() as u64);
+                        visit.expect(rest).await?;
+                        // A buffer that grows would take up to three times as much on the way.
+                        all.reserve(usize::try_from(rest).unwrap_or(0));
                     }
                     // As it comes: not every sender says how long its body is.
                     visit.read(chunk.len()).await

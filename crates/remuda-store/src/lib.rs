@@ -15,6 +15,7 @@ mod postgres;
 mod requests;
 mod sqlite;
 mod store;
+mod turns;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};

@@ -223,10 +223,9 @@ impl Preflight {
         let longest = self.longest;
         let read = move || {
             check_length(&raw, extra_data.as_deref(), longest)?;
-            let workflow = Workflow::from_raw_within(raw.clone(), &limits)?;
-            Ok::<_, Refusal>((workflow, raw, extra_data))
+            Ok::<_, Refusal>((Workflow::from_raw_within(raw, &limits)?, extra_data))
         };
-        let (workflow, raw, extra_data) = self.pool.run(work.clone(), read).await??;
+        let (workflow, extra_data) = self.pool.run(work.clone(), read).await??;
         check_targets(targets.as_deref().unwrap_or_default(), &self.limits)?;
         let workers = self.known.workers().await?;
         let case = Arc::new(Case { workflow, asked: requires, targets, strict });
@@ -254,15 +253,21 @@ impl Preflight {
             Ok::<_, Refusal>((fingerprint::affinity(workflow), fingerprint::shape(workflow), placements))
         };
         let (affinity, shape, placements) = self.pool.run(work, looked).await??;
+        let requires = case.asked.clone().and(&verdict.requires);
+        // No computation has it any more: it is taken out, not copied.
+        let workflow = match Arc::try_unwrap(case) {
+            Ok(case) => case.workflow,
+            Err(case) => case.workflow.clone(),
+        };
         Ok(Cleared {
             placements,
-            requires: case.asked.clone().and(&verdict.requires),
+            requires,
             affinity,
             shape,
             warnings: verdict.warnings,
             outputs: verdict.outputs,
             node_errors: verdict.node_errors,
-            workflow: raw,
+            workflow: workflow.into_raw(),
             extra_data,
         })
     }

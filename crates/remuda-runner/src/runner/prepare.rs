@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfyui::outputs::FileType;
-use comfyui::workflow::WorkflowError;
+use comfyui::workflow::{EditError, WorkflowError};
 use comfyui::{Error, FileRef, PromptId, PromptRequest, Upload, Watch, Workflow};
 use remuda_core::transition::Ending;
 use remuda_core::{Failure, FailureClass, Phase, Placement, Timestamp};
@@ -60,24 +60,27 @@ impl Attempt {
         self.check(ready, &workflow).await?;
         let own_folder = self.worker.shared.source.manners().own_folder;
         let folder_of = own_folder.then_some(self.claim.task.id);
-        loop {
+        let mut source = Some(workflow);
+        // Once more, if a file that was believed to be there is not; then nothing is believed.
+        while let Some(whole) = source.take() {
             let (placed, believed) = self.place_all(ready).await?;
-            let whole = workflow.clone();
             // Lent, not copied: it may be as long as a request. An attempt that does not get it back is over.
             let beside = self.claim.input.extra.take();
             let bytes = bytes + beside.as_ref().map_or(0, |extra| extra::size(extra));
             let edit = move || {
                 let edited = edits::edit(&whole, folder_of, &placed)?;
-                Ok::<_, comfyui::workflow::EditError>((
-                    extra::add(PromptRequest::new(edited), beside.as_deref()),
-                    beside,
-                ))
+                let request = extra::add(PromptRequest::new(edited), beside.as_deref());
+                Ok::<_, EditError>((request, whole, beside))
             };
-            let (request, beside) = self
+            let (request, whole, beside) = self
                 .compute("editing a graph", bytes, edit)
                 .await?
                 .map_err(|error| Close::fail(FailureClass::Validation, error.to_string()))?;
-            self.claim.input.extra = beside;
+            if !believed.is_empty() {
+                (source, self.claim.input.extra) = (Some(whole), beside);
+            } else {
+                drop((whole, beside));
+            }
             let request = request
                 .with_id(self.claim.lease.prompt_id)
                 .marker(marker::KEY, self.marker(ready).to_value())
@@ -85,7 +88,7 @@ impl Attempt {
                 .resend_within(self.timing().stale / 4);
             match self.submit(ready, request).await? {
                 Ok(watch) => return Ok(watch),
-                // A file that was placed for another task may have been deleted since. The next time nothing is believed.
+                // A file that was placed for another task may have been deleted since.
                 Err(failure) if failure.class == FailureClass::Validation && !believed.is_empty() => {
                     tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, why = failure.message, "refused: its inputs are placed again");
                     self.worker.forget_placed(&believed);
@@ -93,6 +96,7 @@ impl Attempt {
                 Err(failure) => return Err(Close::failed(*failure)),
             }
         }
+        Err(self.trouble("its graph was not kept for another try".to_owned()))
     }
 
     /// The worker does not do its part, and nothing of the attempt is there: a loss, which is counted, so that the same

@@ -150,6 +150,9 @@ macro_rules! conformance_tests {
                 what_is_secret_is_for_claims_only
                 without_a_key_secrets_are_refused_by_name
                 keys_follow_each_other_and_wrong_ones_are_refused;
+            texts:
+                long_texts_come_back_as_they_were
+                a_long_task_is_taken_in_once;
             storming:
                 a_storm_leaves_the_books_balanced;
         }
@@ -177,6 +180,7 @@ mod tests {
             include_str!("recording.rs"),
             include_str!("housekeeping.rs"),
             include_str!("sealing.rs"),
+            include_str!("texts.rs"),
             include_str!("storming.rs"),
         ];
         let mut count = 0;

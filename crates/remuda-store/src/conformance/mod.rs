@@ -31,6 +31,7 @@ pub mod restarting;
 pub mod sealing;
 pub mod storming;
 pub mod submitting;
+pub mod texts;
 pub mod working;
 
 pub use fixture::{Fixture, in_time};

@@ -20,6 +20,7 @@ use super::rows::get;
 use super::save::Tidings;
 use super::session::{Sessions, attempt};
 use super::{batch, listen, outbox, poll, schema};
+use crate::turns::Turns;
 use crate::{Change, ClaimRequest, Error, Options, Result};
 
 /// So many batches are under way at once.
@@ -47,6 +48,8 @@ pub(super) struct Inner {
     /// Tells our own notifications from those of others.
     pub(super) process: Uuid,
     reads: Semaphore,
+    /// Fewer large writes than batches are under way, so that what is short finds one that is free.
+    turns: Turns,
     pub(super) stop: CancellationToken,
     pub(super) tasks: TaskTracker,
 }
@@ -68,6 +71,7 @@ impl Inner {
             installation,
             process: Uuid::new_v4(),
             reads: Semaphore::new(READS),
+            turns: Turns::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
@@ -110,6 +114,8 @@ impl Inner {
 
     /// Has something written with the next batch.
     pub(super) async fn write(&self, work: Work) -> Result<Answer> {
+        let turn = tokio::time::timeout(PATIENCE, self.turns.take(work.size())).await;
+        let _turn = turn.map_err(|_| silent("too many large requests wait for the database"))??;
         let answer = self.queue.push(work)?;
         answered(tokio::time::timeout(PATIENCE, answer).await)
     }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::fault::silent;
 use super::lanes::Lanes;
+use crate::turns;
 use crate::{ClaimRequest, EndReply, Error, Result, Submitted};
 
 /// The largest batch of commands.
@@ -29,6 +30,17 @@ pub(super) enum Work {
     Submit(Box<NewTask>),
     End(OwnerId, LeaseRef, Box<Ending>),
     GiveBack(OwnerId, LeaseRef, Option<Requirements>),
+}
+
+impl Work {
+    /// About how many bytes are to be written.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Submit(new) => turns::size_of_input(&new.input),
+            Self::End(_, _, ending) => ending.result().map_or(0, turns::size_of_result),
+            Self::GiveBack(..) => 0,
+        }
+    }
 }
 
 /// What it gets.
@@ -290,8 +302,18 @@ impl State {
             && let Some(command) = self.commands.pop_front()
         {
             // A caller that is gone does not want it any more; it was told nothing.
-            if command.reply.as_ref().is_none_or(|reply| !reply.is_closed()) {
-                commands.push(command);
+            if command.reply.as_ref().is_some_and(|reply| reply.is_closed()) {
+                continue;
+            }
+            let large = command.work.size() > turns::SHORT;
+            if large && !commands.is_empty() {
+                // Nobody else waits for it.
+                self.commands.push_front(command);
+                break;
+            }
+            commands.push(command);
+            if large {
+                break;
             }
         }
         let claims = self.take_claims(&commands);

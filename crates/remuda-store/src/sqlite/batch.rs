@@ -7,6 +7,7 @@ use remuda_core::{Attempt, Lease, LeaseRef, PendingReason, Status, Task, TaskEve
 use rusqlite::{Connection, params};
 
 use super::fault::{Outcome, corrupt};
+use super::pieces::{self, Laid, Part};
 use super::rows::{self, Numbered, json_text, micros, opt_json_text, opt_micros, task_columns};
 use super::state::{Head, Held, Settings, State};
 use super::unfinished::Tally;
@@ -24,6 +25,10 @@ pub(super) struct Effects {
     pub(super) drivers: bool,
     /// Who has more or fewer tasks now that have not ended.
     pub(super) unfinished: Vec<Tally>,
+    /// Long texts whose rows are gone.
+    pub(super) left_over: Vec<i64>,
+    /// How many bytes were written that are no rows.
+    pub(super) long: usize,
 }
 
 /// One transaction.
@@ -101,7 +106,7 @@ impl<'a> Batch<'a> {
     }
 
     /// A task that changed. `was`: its state before, and whether it was in the queue.
-    pub(super) fn update_task(&mut self, no: i64, was: &Was, task: &Task) -> Outcome<()> {
+    pub(super) fn update_task(&mut self, was: &Was, task: &Task) -> Outcome<()> {
         let sql = "UPDATE task SET status = ?2, reason = ?3, lane = ?4, run_at = ?5, started_at = ?6, \
                    finished_at = ?7, failures = ?8, losses = ?9, attempt = ?10, fence = ?11, version = ?12, \
                    cancel_at = ?13, worker = ?14, avoid_worker = ?15, avoid_until = ?16, error = ?17 \
@@ -125,10 +130,6 @@ impl<'a> Batch<'a> {
             opt_micros(task.avoid_until),
             opt_json_text(task.error.as_ref())?,
         ])?;
-        if let (None, Some(result)) = (was.finished_at, task.result.as_ref()) {
-            let sql = "INSERT INTO result (no, result) VALUES (?, ?)";
-            self.db.prepare_cached(sql)?.execute((no, json_text(result)?))?;
-        }
         self.state.count(&task.tenant, Some(was.status), Some(task.status));
         if was.finished_at.is_none() && task.finished_at.is_some() {
             self.tally(task, -1);
@@ -137,6 +138,24 @@ impl<'a> Batch<'a> {
             self.left(task);
         }
         self.entered(task);
+        Ok(())
+    }
+
+    /// One piece of a long text.
+    pub(super) fn put_piece(&mut self, laid: &Laid, part: Part, n: usize, piece: &str) -> Outcome<()> {
+        self.effects.long += piece.len();
+        pieces::write(self.db, laid.text, part, n, piece)
+    }
+
+    /// What a task left, unless it is tried again. A long one was laid down before.
+    pub(super) fn insert_result(&self, no: i64, task: &Task, laid: Option<&Laid>) -> Outcome<()> {
+        let Some(result) = task.result.as_ref().filter(|_| task.finished_at.is_some()) else { return Ok(()) };
+        let (result, text) = match laid {
+            Some(laid) => (String::new(), Some(laid.text)),
+            None => (json_text(result)?, None),
+        };
+        let sql = "INSERT INTO result_row (no, result, text) VALUES (?, ?, ?)";
+        self.db.prepare_cached(sql)?.execute((no, result, text))?;
         Ok(())
     }
 
@@ -155,7 +174,7 @@ impl<'a> Batch<'a> {
 
     /// A task and its event, when it was not running.
     pub(super) fn save(&mut self, no: i64, was: &Was, task: &Task, event: &TaskEvent) -> Outcome<()> {
-        self.update_task(no, was, task)?;
+        self.update_task(was, task)?;
         self.insert_event(no, event)?;
         self.changed(Change::of(task));
         self.note_sweep(no, task, false)
@@ -165,7 +184,7 @@ impl<'a> Batch<'a> {
     pub(super) fn close(&mut self, held: Held, was: &Was, ended: &Ended) -> Outcome<()> {
         let Held { no, task, lease, started_at } = held;
         self.db.prepare_cached("DELETE FROM lease WHERE no = ?")?.execute((no,))?;
-        self.update_task(no, was, &task)?;
+        self.update_task(was, &task)?;
         self.insert_event(no, &ended.event)?;
         let sql = "INSERT INTO attempt (no, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, \
                    gpu_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";

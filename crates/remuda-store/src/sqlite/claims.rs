@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use remuda_core::schedule::{self, Want};
 use remuda_core::transition::{self, Claimer};
-use remuda_core::{Claim, Fence, LaneId, Lease, LeaseRef, OwnerId, Phase, Task, TaskId, WorkerId};
+use remuda_core::{Claim, Fence, LaneId, Lease, LeaseRef, OwnerId, Phase, Task, TaskId, TaskInput, WorkerId};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::batch::{Batch, Was};
 use super::command::Command;
 use super::fault::{Outcome, corrupt};
+use super::readers::Readers;
 use super::rows::{Numbered, RawInput};
 use super::state::{Held, State};
 use crate::{Change, ClaimRequest, Error, Keyring, Result};
@@ -64,22 +65,41 @@ pub(super) struct RawClaim {
     /// Until it is read.
     input: Option<RawInput>,
     lease: Lease,
+    adopted: bool,
 }
 
-impl Ticket {
-    /// It arrived. Whoever does not wait until its input is read has not got it.
-    pub(super) async fn accept(mut self, secrets: &Keyring) -> Result<Claim> {
-        let claim = self.claim.as_mut().ok_or(Error::Closed)?;
-        let (task, input) = (claim.task.id, claim.input.take().ok_or(Error::Closed)?);
+impl RawClaim {
+    pub(super) fn adopted(task: Task, input: RawInput, lease: Lease) -> Self {
+        Self { task, input: Some(input), lease, adopted: true }
+    }
+
+    /// Puts the input together and reads it. That takes a while if it is long, and the writer has better things to do.
+    pub(super) async fn read(&mut self, readers: &Readers, secrets: &Keyring) -> Result<TaskInput> {
+        let (task, mut input) = (self.task.id, self.input.take().ok_or(Error::Closed)?);
+        if input.is_in_pieces() {
+            input = readers.read(move |db| input.fill(db)).await?;
+        }
         let size = input.size();
-        let read = move |secrets: &Keyring| -> Result<remuda_core::TaskInput> {
+        let read = move |secrets: &Keyring| -> Result<TaskInput> {
             let mut input = input.parse()?;
             secrets.open_task(task, &mut input);
             Ok(input)
         };
-        let input = secrets.beside(size, read).await??;
-        let RawClaim { task, lease, .. } = *self.claim.take().ok_or(Error::Closed)?;
-        Ok(Claim { task, input, lease, adopted: false })
+        secrets.beside(size, read).await?
+    }
+
+    pub(super) fn with(self, input: TaskInput) -> Claim {
+        let Self { task, lease, adopted, .. } = self;
+        Claim { task, input, lease, adopted }
+    }
+}
+
+impl Ticket {
+    /// It arrived. Whoever does not wait until its input is read has not got it.
+    pub(super) async fn accept(mut self, readers: &Readers, secrets: &Keyring) -> Result<Claim> {
+        let input = self.claim.as_mut().ok_or(Error::Closed)?.read(readers, secrets).await?;
+        let claim = self.claim.take().ok_or(Error::Closed)?;
+        Ok(claim.with(input))
     }
 }
 
@@ -220,7 +240,7 @@ impl Batch<'_> {
         let (lease, attempt, event) =
             transition::claim(&mut task, self.now, self.settings.policy(), &by, Uuid::new_v4())
                 .map_err(|error| corrupt("the queue", error))?;
-        self.update_task(no, &was, &task)?;
+        self.update_task(&was, &task)?;
         self.insert_lease(no, &lease, &attempt)?;
         self.insert_event(no, &event)?;
         self.changed(Change::of(&task));
@@ -232,20 +252,20 @@ impl Batch<'_> {
         }
         let held = Held { no, task: task.clone(), lease: lease.clone(), started_at: attempt.started_at };
         self.state.running.insert(id, held);
-        Ok(RawClaim { task, input: Some(input), lease })
+        Ok(RawClaim { task, input: Some(input), lease, adopted: false })
     }
 
     /// What a task runs, as it came.
     pub(super) fn input(&self, no: i64) -> Outcome<RawInput> {
-        let sql = "SELECT placements, workflow, extra, lane, \
-                   (SELECT sealed FROM secret WHERE secret.no = input.no) FROM input WHERE no = ?";
+        let sql = "SELECT placements, workflow, extra, text, lane, \
+                   (SELECT sealed FROM secret WHERE secret.no = input_row.no) FROM input_row WHERE no = ?";
         let mut statement = self.db.prepare_cached(sql)?;
         let mut found = statement.query((no,))?;
         let row = found.next()?.ok_or_else(|| corrupt("a task", "it has no input"))?;
-        let lane = self.state.lanes.get(&LaneId::from_stored(row.get(3)?));
+        let lane = self.state.lanes.get(&LaneId::from_stored(row.get(4)?));
         let lane = lane.ok_or_else(|| corrupt("a task", "it has no lane"))?;
         let mut input = RawInput::read(row, Arc::clone(&lane.requires))?;
-        input.envelope = row.get(4)?;
+        input.envelope = row.get(5)?;
         Ok(input)
     }
 

@@ -1,6 +1,7 @@
 //! What callers ask of the writer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use remuda_core::NewTask;
 use tokio::sync::oneshot;
@@ -9,6 +10,8 @@ use super::batch::Batch;
 use super::beats::Beat;
 use super::claims::Waiting;
 use super::fault::{Fault, Outcome};
+use super::pieces::Laid;
+use crate::turns::Turn;
 use crate::{Error, Result, Submitted};
 
 /// Everything that can wake the writer.
@@ -36,6 +39,10 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Submit {
     pub(super) new: NewTask,
+    /// Its graph and what came beside it, if they are long. Here, so that it is not left over before this is done.
+    pub(super) laid: Option<Arc<Laid>>,
+    /// That it is in line, if it is not short.
+    pub(super) _turn: Turn,
     pub(super) done: Option<Result<Submitted>>,
     pub(super) reply: oneshot::Sender<Result<Submitted>>,
 }

@@ -31,10 +31,10 @@ impl Batch<'_> {
             " FROM task WHERE reason IN ('scheduled', 'retry') AND run_at <= ? ORDER BY run_at LIMIT ?"
         );
         let mut released = 0;
-        for Numbered { no, mut task } in self.due(sql)? {
+        for Numbered { mut task, .. } in self.due(sql)? {
             let was = Was::from(&task);
             if transition::release(&mut task, self.now) {
-                self.update_task(no, &was, &task)?;
+                self.update_task(&was, &task)?;
                 self.changed(Change::of(&task));
                 released += 1;
             }
@@ -101,8 +101,16 @@ impl Batch<'_> {
                 continue;
             };
             for sql in [
-                "DELETE FROM input WHERE no = ?",
-                "DELETE FROM result WHERE no = ?",
+                "DELETE FROM input_row WHERE no = ? RETURNING text",
+                "DELETE FROM result_row WHERE no = ? RETURNING text",
+            ] {
+                let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<i64>>(0);
+                let text = self.db.prepare_cached(sql)?.query_row((no,), read).optional()?;
+                if let Some(text) = text.flatten() {
+                    self.effects.left_over.push(text);
+                }
+            }
+            for sql in [
                 "DELETE FROM event WHERE no = ?",
                 "DELETE FROM attempt WHERE no = ?",
                 "DELETE FROM sweep WHERE no = ?",

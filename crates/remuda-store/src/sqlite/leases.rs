@@ -4,17 +4,25 @@ use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 
 use remuda_core::transition::{self, Ending};
-use remuda_core::{Claim, Lease, LeaseRef, OwnerId, Requirements, Task};
+use remuda_core::{Lease, LeaseRef, OwnerId, Requirements, Task};
 
 use super::batch::{Batch, Was};
+use super::claims::RawClaim;
 use super::fault::Outcome;
+use super::pieces::Laid;
 use super::rows::{Numbered, micros};
 use super::state::{Driver, Held};
 use crate::{AdoptRequest, EndReply, Error};
 
 impl Batch<'_> {
     /// An attempt ended, as its holder says.
-    pub(super) fn end(&mut self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Outcome<EndReply> {
+    pub(super) fn end(
+        &mut self,
+        owner: OwnerId,
+        lease: LeaseRef,
+        ending: Ending,
+        laid: Option<&Laid>,
+    ) -> Outcome<EndReply> {
         let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
             Err(task) => {
@@ -29,6 +37,7 @@ impl Batch<'_> {
             self.learn(held.task.shape, gpu_ms)?;
         }
         let status = held.task.status;
+        self.insert_result(held.no, &held.task, laid)?;
         self.close(held, &was, &ended)?;
         Ok(EndReply { status, discarded: ended.discarded, repeated: false })
     }
@@ -82,7 +91,7 @@ impl Batch<'_> {
     }
 
     /// Takes over what runs on a worker.
-    pub(super) fn adopt(&mut self, request: &AdoptRequest) -> Outcome<Vec<Claim>> {
+    pub(super) fn adopt(&mut self, request: &AdoptRequest) -> Outcome<Vec<RawClaim>> {
         self.check_driver(&request.worker, request.owner, request.worker_fence)?;
         let settled = self.settings.settled(self.now);
         let known: HashSet<LeaseRef> = request.known.iter().copied().collect();
@@ -100,8 +109,7 @@ impl Batch<'_> {
         taken.sort_by_key(|held| (held.started_at, held.task.id));
         let mut claims = Vec::with_capacity(taken.len());
         for mut held in taken {
-            let mut input = self.input(held.no)?.parse()?;
-            self.settings.secrets().open_task(held.task.id, &mut input);
+            let input = self.input(held.no)?;
             let before = held.lease.reference();
             let foreign = held.lease.owner != request.owner;
             let was = Was::from(&held.task);
@@ -115,7 +123,7 @@ impl Batch<'_> {
             if foreign {
                 self.effects.lost.push(before);
             }
-            claims.push(Claim { task: held.task.clone(), input, lease: held.lease.clone(), adopted: true });
+            claims.push(RawClaim::adopted(held.task.clone(), input, held.lease.clone()));
             self.state.running.insert(held.task.id, held);
         }
         Ok(claims)

@@ -9,7 +9,7 @@
 //!
 //! The sync at the end of a transaction costs more than everything in it, so it is shared: 64 callers that submit at
 //! once wait for one. Claims that find nothing stay with the writer, and the transaction that makes a task ready
-//! also gives it to one of them.
+//! also gives it to one of them. Long texts are written in pieces, so that nobody waits for the whole of one.
 
 mod batch;
 mod beats;
@@ -20,12 +20,14 @@ mod documents;
 mod fault;
 mod harm;
 mod housekeeping;
+mod laying;
 mod leases;
 mod lists;
 mod lock;
 mod misc;
 mod open;
 mod origins;
+mod pieces;
 mod place;
 mod private;
 mod queue;

@@ -31,6 +31,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, min_binary: 1, sql: include_str!("migrations/0001.sql") },
     Migration { version: 2, min_binary: 1, sql: include_str!("migrations/0002.sql") },
     Migration { version: 3, min_binary: 1, sql: include_str!("migrations/0003.sql") },
+    Migration { version: 4, min_binary: 1, sql: include_str!("migrations/0004.sql") },
 ];
 
 /// The newest schema that this program knows.
@@ -192,12 +193,12 @@ fn installation(connection: &Connection) -> rusqlite::Result<Installation> {
 fn seal_before(connection: &Connection, secrets: &Keyring) -> Result<()> {
     let number = |sql| connection.query_row(sql, (), |row| row.get::<_, Option<i64>>(0)).map_err(explain);
     let sealed_to = number("SELECT sealed_to FROM sealed_installation")?;
-    let Some(last) = number("SELECT max(no) FROM input")? else { return Ok(()) };
+    let Some(last) = number("SELECT max(no) FROM input_row")? else { return Ok(()) };
     let (mut after, mut count) = (sealed_to.unwrap_or(i64::MIN), 0);
-    // One at a time: each may be as long as a request.
-    let sql = "SELECT input.no, input.extra, task.id, task.finished_at IS NULL FROM input \
-               JOIN task ON task.no = input.no WHERE input.extra IS NOT NULL AND input.no > ? \
-               ORDER BY input.no LIMIT 1";
+    // One at a time: each may be as long as a request. What is in pieces was sealed before it was cut.
+    let sql = "SELECT input_row.no, input_row.extra, task.id, task.finished_at IS NULL FROM input_row \
+               JOIN task ON task.no = input_row.no WHERE input_row.extra IS NOT NULL AND input_row.no > ? \
+               ORDER BY input_row.no LIMIT 1";
     let mut statement = connection.prepare(sql).map_err(explain)?;
     loop {
         let read = |row: &rusqlite::Row<'_>| {
@@ -208,7 +209,7 @@ fn seal_before(connection: &Connection, secrets: &Keyring) -> Result<()> {
         let Some((no, extra, id, unfinished)) = next else { break };
         after = no;
         let Some((extra, envelope)) = secrets.seal_stored(id, &extra)? else { continue };
-        connection.execute("UPDATE input SET extra = ? WHERE no = ?", (extra, no)).map_err(explain)?;
+        connection.execute("UPDATE input_row SET extra = ? WHERE no = ?", (extra, no)).map_err(explain)?;
         if unfinished {
             let sql = "INSERT OR REPLACE INTO secret (no, sealed) VALUES (?, ?)";
             connection.execute(sql, (no, envelope)).map_err(explain)?;

@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 use uuid::Uuid;
 
 use super::fault::{Outcome, corrupt};
+use super::pieces::{self, Part};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
 use crate::{Asset, Counts, Error, Lookup, Position};
 
@@ -138,8 +139,12 @@ pub(super) fn input_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
 
 fn numbered_size(db: &Connection, no: i64) -> Outcome<Option<u64>> {
     let sql = "SELECT coalesce(octet_length(placements), 0) + octet_length(workflow) + \
-               coalesce(octet_length(extra), 0) FROM input WHERE no = ?";
-    one(db, sql, (no,), |row| Ok(u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0)))
+               coalesce(octet_length(extra), 0), text FROM input_row WHERE no = ?";
+    one(db, sql, (no,), |row| {
+        let here = u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0);
+        let Some(text) = row.get::<_, Option<i64>>(1)? else { return Ok(here) };
+        Ok(here + (pieces::size(db, text, Part::First)? + pieces::size(db, text, Part::Beside)?) as u64)
+    })
 }
 
 /// What a task runs, if it has no more than so many bytes.
@@ -157,9 +162,9 @@ fn is_larger(db: &Connection, no: i64, most: usize) -> Outcome<bool> {
 }
 
 fn numbered_input(db: &Connection, no: i64) -> Outcome<Option<TaskInput>> {
-    let sql = "SELECT input.placements, input.workflow, input.extra, lane.requires FROM input \
-               JOIN lane ON lane.id = input.lane WHERE input.no = ?";
-    one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 3)?))?.parse())
+    let sql = "SELECT input_row.placements, input_row.workflow, input_row.extra, input_row.text, lane.requires \
+               FROM input_row JOIN lane ON lane.id = input_row.lane WHERE input_row.no = ?";
+    one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 4)?))?.fill(db)?.parse())
 }
 
 pub(super) fn attempts(db: &Connection, id: TaskId) -> Outcome<Vec<Attempt>> {

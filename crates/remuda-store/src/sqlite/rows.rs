@@ -8,13 +8,14 @@ use remuda_core::{
     PromptExtra, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker,
     WorkerId,
 };
-use rusqlite::Row;
+use rusqlite::{Connection, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::fault::{Outcome, corrupt};
+use super::pieces::{self, Part};
 use crate::{Asset, DocumentInfo};
 
 /// A task with the number on which everything else about it hangs.
@@ -261,19 +262,38 @@ pub(super) struct RawInput {
     extra: Option<String>,
     /// What is secret of it, sealed; read for claims only.
     pub(super) envelope: Option<Vec<u8>>,
+    /// The long text that has its graph and what came beside it, until that is read.
+    text: Option<i64>,
     requires: Arc<Requirements>,
 }
 
 impl RawInput {
-    /// placements, workflow, extra; the requirements are those of the lane it came into.
+    /// placements, workflow, extra, text; the requirements are those of the lane it came into.
     pub(super) fn read(row: &Row<'_>, requires: Arc<Requirements>) -> Outcome<Self> {
         Ok(Self {
             placements: row.get(0)?,
             workflow: row.get(1)?,
             extra: row.get(2)?,
             envelope: None,
+            text: row.get(3)?,
             requires,
         })
+    }
+
+    /// Whether it is not all here.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.text.is_some()
+    }
+
+    /// Puts together what is in pieces.
+    pub(super) fn fill(mut self, db: &Connection) -> Outcome<Self> {
+        if let Some(text) = self.text.take() {
+            self.workflow = pieces::read(db, text, Part::First)?.unwrap_or_default();
+            if self.extra.is_none() {
+                self.extra = pieces::read(db, text, Part::Beside)?;
+            }
+        }
+        Ok(self)
     }
 
     /// How many bytes of text it is.

@@ -196,7 +196,7 @@ impl State {
         self.shapes.clear();
         self.counts.clear();
         self.next_no =
-            1 + db.query_row("SELECT coalesce(max(no), 0) FROM input", (), |row| row.get::<_, i64>(0))?;
+            1 + db.query_row("SELECT coalesce(max(no), 0) FROM input_row", (), |row| row.get::<_, i64>(0))?;
         Ok(())
     }
 

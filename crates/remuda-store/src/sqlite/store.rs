@@ -15,7 +15,7 @@ use remuda_core::{
     WorkerId, WorkerSpec,
 };
 use rusqlite::Connection;
-use tokio::sync::{Semaphore, broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
 use super::beats::Beat;
@@ -23,6 +23,7 @@ use super::claims::{Orphans, Waiting};
 use super::command::{Command, Job, Submit};
 use super::fault::Outcome;
 use super::lock::FileLock;
+use super::pieces::{self, Texts};
 use super::place::Place;
 use super::readers::Readers;
 use super::reads::Looked;
@@ -30,6 +31,7 @@ use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
 use super::{documents, lists, open, origins, reads};
+use crate::turns::{self, Turns};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
     Document, DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page,
@@ -67,21 +69,19 @@ const CHANGES: usize = 4096;
 #[derive(Debug)]
 pub struct SqliteStore {
     installation: Installation,
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
     place: Place,
     readers: Readers,
     changes: broadcast::Sender<Change>,
     unfinished: Unfinished,
     next: AtomicU64,
-    /// For tasks with much text: one at a time in the writer's line, so that small ones wait for one of them at most.
-    large: Semaphore,
+    pub(super) texts: Arc<Texts>,
+    /// In the writer's line.
+    pub(super) turns: Turns,
     // In this order: without the sender the writer ends, and then it can be waited for.
     commands: mpsc::Sender<Command>,
     thread: Thread,
 }
-
-/// What is longer takes the writer a while.
-const LARGE: usize = 1 << 20;
 
 /// The writer's thread. Whoever drops the store finds the file free afterwards.
 #[derive(Debug)]
@@ -118,6 +118,7 @@ impl SqliteStore {
         let (changes, _) = broadcast::channel(CHANGES);
         let (commands, received) = mpsc::channel(COMMANDS);
         let unfinished = Unfinished::default();
+        let texts = Arc::new(Texts::open(&db, commands.downgrade())?);
         let writer = Writer {
             db,
             place: place.clone(),
@@ -126,6 +127,7 @@ impl SqliteStore {
             changes: changes.clone(),
             orphans: Arc::new(Orphans::new(commands.downgrade())),
             unfinished: unfinished.clone(),
+            texts: Arc::clone(&texts),
             lock,
         };
         let writer = writer.prepare()?;
@@ -144,7 +146,8 @@ impl SqliteStore {
             changes,
             unfinished,
             next: AtomicU64::new(1),
-            large: Semaphore::new(1),
+            texts,
+            turns: Turns::default(),
             commands,
             thread,
         })
@@ -236,14 +239,13 @@ impl Store for SqliteStore {
 
     async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
         self.settings.secrets().seal_task(&mut new).await?;
-        let extra = new.input.extra.as_ref().map_or(0, |extra| crate::keyring::size_of(extra));
-        let large = new.input.workflow.get().len() + extra > LARGE;
-        let _turn = match large {
-            true => Some(self.large.acquire().await.map_err(|_| Error::Closed)?),
-            false => None,
+        let size = turns::size_of_input(&new.input);
+        let (laid, _turn) = match size > pieces::PIECE {
+            true => (Some(self.lay_down_input(&mut new).await?), None),
+            false => (None, self.turns.take(size).await?),
         };
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Submit(Box::new(Submit { new, done: None, reply }))).await?;
+        self.send(Command::Submit(Box::new(Submit { new, laid, _turn, done: None, reply }))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -347,7 +349,7 @@ impl Store for SqliteStore {
         self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
         let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
         match ticket {
-            Some(ticket) => ticket.accept(self.settings.secrets()).await.map(Some),
+            Some(ticket) => ticket.accept(&self.readers, self.settings.secrets()).await.map(Some),
             None => Ok(None),
         }
     }
@@ -361,7 +363,17 @@ impl Store for SqliteStore {
     }
 
     async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        self.write(move |batch| batch.end(owner, lease, ending.clone())).await
+        let size = ending.result().map_or(0, turns::size_of_result);
+        let ending = Arc::new(ending);
+        let (laid, turn) = match size > pieces::PIECE {
+            true => (Some(self.lay_down_result(&ending).await?), None),
+            false => (None, self.turns.take(size).await?),
+        };
+        self.write(move |batch| {
+            let _in_line = &turn;
+            batch.end(owner, lease, (*ending).clone(), laid.as_deref())
+        })
+        .await
     }
 
     async fn give_back(
@@ -374,7 +386,12 @@ impl Store for SqliteStore {
     }
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
-        self.write(move |batch| batch.adopt(&request)).await
+        let mut adopted = Vec::new();
+        for mut claim in self.write(move |batch| batch.adopt(&request)).await? {
+            let input = claim.read(&self.readers, self.settings.secrets()).await?;
+            adopted.push(claim.with(input));
+        }
+        Ok(adopted)
     }
 
     async fn note_harm(&self, task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed> {
@@ -426,8 +443,12 @@ impl Store for SqliteStore {
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        let json = json.to_owned();
-        self.write(move |batch| batch.save_object_info(hash, &json)).await
+        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
+        self.write(move |batch| {
+            let _in_line = &turn;
+            batch.save_object_info(hash, &json)
+        })
+        .await
     }
 
     async fn bring_object_info(
@@ -437,8 +458,12 @@ impl Store for SqliteStore {
         key: KeyId,
         bounds: Descriptions,
     ) -> Result<()> {
-        let json = json.to_owned();
-        self.write(move |batch| batch.bring_object_info(hash, &json, key, bounds)).await
+        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
+        self.write(move |batch| {
+            let _in_line = &turn;
+            batch.bring_object_info(hash, &json, key, bounds)
+        })
+        .await
     }
 
     async fn forget_object_info(&self, age: Duration) -> Result<u64> {
@@ -508,7 +533,12 @@ impl Store for SqliteStore {
         replace: bool,
     ) -> Result<Option<DocumentInfo>> {
         let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        self.write(move |batch| batch.put_document(&tenant, &space, &path, &bytes, replace)).await
+        let turn = self.turns.take(bytes.len()).await?;
+        self.write(move |batch| {
+            let _in_line = &turn;
+            batch.put_document(&tenant, &space, &path, &bytes, replace)
+        })
+        .await
     }
 
     async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {

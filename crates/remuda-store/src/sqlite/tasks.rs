@@ -8,13 +8,14 @@ use rusqlite::{OptionalExtension as _, params};
 
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
+use super::pieces::Laid;
 use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
 use super::state::{Head, Kept, LaneState};
 use crate::{Change, Error, Submitted};
 
 impl Batch<'_> {
     /// Takes a task in. Everything that can be wrong with it is found before the first write.
-    pub(super) fn submit(&mut self, new: &NewTask) -> Outcome<Submitted> {
+    pub(super) fn submit(&mut self, new: &NewTask, laid: Option<&Laid>) -> Outcome<Submitted> {
         if let Some(before) = self.submitted_before(new)? {
             return Ok(Submitted::Before(before));
         }
@@ -25,7 +26,10 @@ impl Batch<'_> {
         let (task, event) = transition::submit(new, self.now, rank, cost_ms);
         let placements =
             (!new.input.placements.is_empty()).then(|| json_text(&new.input.placements)).transpose()?;
-        let extra = opt_json_text(new.input.extra.as_ref())?;
+        let (workflow, extra) = match laid {
+            Some(_) => ("", None),
+            None => (new.input.workflow.get(), opt_json_text(new.input.extra.as_ref())?),
+        };
 
         let no = self.state.next_no;
         if !self.insert_task(no, &task)? {
@@ -37,9 +41,10 @@ impl Batch<'_> {
         let kept = self.clock(&new.tenant)?;
         kept.value.enter(head, new.priority, cost_ms);
         kept.changed = true;
-        let sql = "INSERT INTO input (no, lane, placements, workflow, extra) VALUES (?, ?, ?, ?, ?)";
-        let workflow = new.input.workflow.get();
-        self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow, extra))?;
+        let sql =
+            "INSERT INTO input_row (no, lane, placements, workflow, extra, text) VALUES (?, ?, ?, ?, ?, ?)";
+        let text = laid.map(|laid| laid.text);
+        self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow, extra, text))?;
         if let Some(envelope) = new.input.extra.as_ref().and_then(|extra| extra.envelope.as_ref()) {
             let sql = "INSERT INTO secret (no, sealed) VALUES (?, ?)";
             self.db.prepare_cached(sql)?.execute((no, envelope))?;
@@ -168,13 +173,13 @@ impl Batch<'_> {
 
     /// Lets a waiting task run as soon as possible.
     pub(super) fn hasten(&mut self, id: TaskId) -> Outcome<Task> {
-        let Numbered { no, mut task } = self.found(id)?;
+        let Numbered { mut task, .. } = self.found(id)?;
         if task.status.is_terminal() {
             return Err(Error::Finished(task.status).into());
         }
         let was = Was::from(&task);
         if transition::release(&mut task, self.now) {
-            self.update_task(no, &was, &task)?;
+            self.update_task(&was, &task)?;
             self.changed(Change::of(&task));
         }
         Ok(task)

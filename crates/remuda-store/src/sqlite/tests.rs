@@ -73,7 +73,7 @@ async fn a_command_that_breaks_its_transaction_breaks_no_other() {
     let stand = store.write(move |_| Ok(gate.take().is_none_or(|gate| gate.recv().is_ok())));
     let gathered = async {
         let broken = store.write(|batch| {
-            batch.db.execute("DELETE FROM input", ())?;
+            batch.db.execute("DELETE FROM input_row", ())?;
             batch.state.next_no = -5;
             Ok(batch.db.execute("INSERT INTO nowhere VALUES (1)", ())?)
         });

@@ -13,6 +13,7 @@ use super::claims::{Orphans, RawClaim, Waiting};
 use super::command::{Command, Submit, Work, again, whole};
 use super::fault::{Fault, Outcome};
 use super::lock::FileLock;
+use super::pieces::Texts;
 use super::place::Place;
 use super::state::{Settings, State};
 use super::unfinished::Unfinished;
@@ -27,6 +28,9 @@ const COPY_WHEN_IDLE: u64 = 5_000;
 /// … and after so many even then. Long before SQLite would do it in the middle of somebody's commit.
 const COPY_ALWAYS: u64 = 25_000;
 
+/// … and after so many bytes of long texts: little enough that nobody notices.
+const COPY_LONG: usize = 2 << 20;
+
 /// What the thread owns.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -37,6 +41,7 @@ pub(super) struct Writer {
     pub(super) changes: broadcast::Sender<Change>,
     pub(super) orphans: Arc<Orphans>,
     pub(super) unfinished: Unfinished,
+    pub(super) texts: Arc<Texts>,
     /// Let go last, when the connection is closed.
     pub(super) lock: FileLock,
 }
@@ -74,6 +79,8 @@ pub(super) struct Loop {
     told: Told,
     /// How many rows had been changed when the log was last copied back.
     copied: u64,
+    /// How many bytes of long texts were written since.
+    long: usize,
 }
 
 impl Writer {
@@ -93,6 +100,7 @@ impl Writer {
             beats: Vec::new(),
             told: Told::new(),
             copied: 0,
+            long: 0,
         })
     }
 }
@@ -107,6 +115,7 @@ impl Loop {
                 self.writer.commands.close();
             }
             self.copy_back();
+            self.remove_some();
         }
         for claim in self.waiting.drain(..) {
             claim.answer(Ok(None), &self.writer.orphans);
@@ -125,14 +134,28 @@ impl Loop {
     fn copy_back(&mut self) {
         let changed = self.writer.db.total_changes();
         let enough = if self.writer.commands.is_empty() { COPY_WHEN_IDLE } else { COPY_ALWAYS };
-        if changed - self.copied < enough {
+        if changed - self.copied < enough && self.long < COPY_LONG {
             return;
         }
-        self.copied = changed;
+        (self.copied, self.long) = (changed, 0);
         // Best effort: what a reader still needs, or does not fit, is copied the next time.
         let copied = self.writer.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()));
         if let Err(error) = copied {
             tracing::warn!(%error, "the store's log could not be copied back");
+        }
+    }
+
+    /// Removes some of the long texts that no row names any more.
+    fn remove_some(&mut self) {
+        match self.writer.texts.remove_some(&self.writer.db) {
+            Ok(true) => self.writer.texts.look_again(),
+            Ok(false) => {}
+            // They are found again at the next start.
+            Err(fault) => {
+                let error = Error::from(fault);
+                tracing::warn!(%error, "a long text that nothing names could not be removed");
+                self.writer.texts.give_up();
+            }
         }
     }
 
@@ -243,6 +266,10 @@ impl Loop {
     fn conclude(&mut self, done: Done, items: Vec<Item>) {
         let Done { effects, served } = done;
         self.writer.unfinished.note(effects.unfinished);
+        self.long += effects.long;
+        for text in effects.left_over {
+            self.writer.texts.leave(text);
+        }
         // From the last to the first, so that the places stay right.
         let mut served = served;
         served.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
@@ -320,7 +347,7 @@ impl Item {
     fn apply(&mut self, batch: &mut Batch<'_>) -> rusqlite::Result<()> {
         match self {
             Self::Submit(submit) => {
-                submit.done = Some(whole(batch, |batch| batch.submit(&submit.new))?);
+                submit.done = Some(whole(batch, |batch| batch.submit(&submit.new, submit.laid.as_deref()))?);
                 Ok(())
             }
             Self::Change(work) => work.apply(batch),

@@ -2,10 +2,12 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::ids::PromptId;
+use crate::limits::Route;
 
 /// State of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -49,11 +51,11 @@ pub struct Job {
     /// How many outputs there are.
     #[serde(default)]
     pub outputs_count: Option<u64>,
-    /// One output to show.
-    #[serde(default)]
+    /// One output to show, unless it is said at great length.
+    #[serde(default, deserialize_with = "short")]
     pub preview_output: Option<Value>,
-    /// The error, as in the history.
-    #[serde(default)]
+    /// The error, as in the history, unless it is said at great length.
+    #[serde(default, deserialize_with = "short")]
     pub execution_error: Option<Value>,
     /// Id of the UI workflow, when it was sent along.
     #[serde(default)]
@@ -144,7 +146,8 @@ impl Client {
     /// # Errors
     /// [`Error::Unsupported`] when the 404 is that of a missing route.
     pub async fn job(&self, id: &PromptId) -> Result<Option<Job>> {
-        let call = self.get(&["api", "jobs", id.as_str()]).repeatable();
+        // It repeats the whole prompt, as the history does.
+        let call = self.get(&["api", "jobs", id.as_str()]).repeatable().bound(Route::History);
         match call.read().await {
             Ok(job) => Ok(Some(job)),
             // Only these words mean that the server does not know it; a proxy or an old server says 404 in others.
@@ -168,6 +171,14 @@ impl Client {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A value that may be anything, if its text is short: as a value it takes up to a hundred times the room.
+fn short<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    const LONGEST: usize = 256 << 10;
+    let text = Option::<Box<RawValue>>::deserialize(deserializer)?;
+    let text = text.filter(|text| text.get().len() <= LONGEST);
+    Ok(text.and_then(|text| serde_json::from_str(text.get()).ok()))
 }
 
 fn word(status: &JobStatus) -> Option<&'static str> {

@@ -151,6 +151,24 @@ async fn a_failing_node_is_reported_with_its_name_and_the_finished_branch_kept()
     server.stop().await;
 }
 
+/// What the server says of a prompt repeats all that was sent with it.
+#[tokio::test]
+async fn a_prompt_that_was_sent_with_much_is_found_and_cancelled() {
+    let server = Server::pick().await;
+    let session = server.session().await;
+    let client = session.client();
+    let much = request(&slow(client).await).extra("much", json!("m".repeat(17 << 20)));
+    let watch = session.submit(much).await.expect("accepted");
+    let found = client.find(watch.prompt_id()).await.expect("found");
+    assert!(matches!(found, Whereabouts::Pending | Whereabouts::Running), "{found:?}");
+    let stopped = client.cancel(watch.prompt_id(), PATIENCE).await.expect("cancelled");
+    let may_stop = client.capabilities().await.expect("capabilities").interrupt_by_id;
+    assert!(!may_stop || matches!(stopped, Cancelled::Removed | Cancelled::Ended(_)), "{stopped:?}");
+    client.delete_history(std::slice::from_ref(watch.prompt_id())).await.expect("deleted");
+    session.close().await;
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn running_and_waiting_prompts_are_found_and_cancelled_and_no_other() {
     let server = Server::pick().await;

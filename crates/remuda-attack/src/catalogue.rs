@@ -1,8 +1,8 @@
 //! Every attack by its name.
 
 use crate::attacks::{
-    answers, deliveries, descriptions, graphs, memory, names, pages, proxies, secrets, share, stored, values,
-    workers,
+    answers, deliveries, descriptions, graphs, mass, memory, names, pages, proxies, secrets, share, stored,
+    values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -89,6 +89,9 @@ attacks! {
     "slow-readers-documents" Load Plain false stored::documents, "4,000 documents in deep folders, listed and not read, 80 times";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
+    "mass-restart" Load Plain false mass::restart, "16,000 prompts, and a restart";
+    "mass-lists" Load Plain false mass::lists, "12,000 prompts, and lists and numbers of them over 64 connections";
+    "mass-due" Load Plain false mass::due, "4,000 tasks with 64 KiB of metadata each that become due in the same second";
     "values-prompt" Load Plain false values::prompt, "31 MB of tiny values beside the graph of a prompt";
     "prompt-extra-data" Load Plain false values::extra_data, "up to 31 MB of zeros, of names and of nested objects in the extra_data of a valid prompt, 12 at once";
     "values-task" Load Plain false values::task, "31 MB of tiny values in the metadata, the fields and the nodes of a task";

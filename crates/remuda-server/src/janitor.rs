@@ -162,17 +162,17 @@ impl Janitor {
         let JanitorOptions { store, files, retention, linger, .. } = &self.options;
         let before = Timestamp::now().checked_sub(*linger).unwrap_or(Timestamp::MIN);
         loop {
+            // As many as fit: results may be large.
             let mut tasks = store.unswept(BATCH).await?;
             tasks.retain(|task| task.finished_at.is_none_or(|end| end <= before));
-            let count = tasks.len();
             for task in &tasks {
                 files.delete_all_but(&FileKey::outputs_of(task.id.0), &used_folders(task)).await?;
             }
             let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
-            store.swept(&ids).await?;
-            if count < BATCH as usize {
+            if ids.is_empty() {
                 break;
             }
+            store.swept(&ids).await?;
         }
         while let Some(age) = *retention {
             let ids = store.outdated(age, BATCH).await?;

@@ -10,6 +10,7 @@ mod error;
 #[cfg(test)]
 mod growth;
 mod keyring;
+mod lines;
 mod options;
 mod postgres;
 mod requests;

@@ -102,3 +102,36 @@ fn bare() -> remuda_core::TaskInput {
     input.extra = Some(Box::default());
     input
 }
+
+/// A start looks at what an earlier release wrote. Whoever sends many prompts would otherwise hold it up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_this_release_wrote_is_not_looked_at_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remuda.db");
+    let (clock, keys) = (Arc::new(ManualClock::default()), Keyring::generate());
+    let store = SqliteStore::open(&path, options(&keys, &clock)).await.expect("it opens");
+    for _ in 0..3 {
+        store.submit(paid()).await.expect("it is taken in");
+    }
+    store.close().await;
+    let raw = Connection::open(&path).expect("it opens");
+    let unsealed =
+        "SELECT count(*) FROM input_row INDEXED BY input_unsealed WHERE sealed IS NULL AND extra IS NOT NULL";
+    let unsealed = || raw.query_row::<i64, _, _>(unsealed, (), |row| row.get(0)).expect("it counts");
+    assert_eq!(unsealed(), 0);
+    // As the release before writes it, for tasks that are there.
+    raw.execute("DELETE FROM input_row", ()).expect("it deletes");
+    for no in 1..=3 {
+        let extra = format!(r#"{{"extra_data":{{"api_key_comfy_org":"{SECRET}"}},"number":1.0}}"#);
+        let sql =
+            "INSERT INTO input (no, lane, workflow, extra) SELECT ?1, lane, '{}', ?2 FROM task WHERE no = ?1";
+        raw.execute(sql, rusqlite::params![no, extra]).expect("it writes");
+    }
+    raw.execute("UPDATE sealed_installation SET sealed_to = 0", ()).expect("it writes");
+    assert_eq!(unsealed(), 3);
+    let store = SqliteStore::open(&path, options(&keys, &clock)).await.expect("it opens");
+    assert_eq!(unsealed(), 0, "they are sealed, and never looked at again");
+    store.close().await;
+    drop(raw);
+    assert!(!is_on_disk(folder.path(), SECRET));
+}

@@ -145,6 +145,7 @@ macro_rules! conformance_tests {
                 tasks_with_leftovers_are_listed_until_swept
                 old_tasks_are_forgotten_whole
                 a_forgotten_task_leaves_no_key_and_no_leftovers
+                housekeeping_takes_much_text_in_parts
                 tidying_an_empty_store_does_nothing;
             sealing:
                 what_is_secret_is_for_claims_only

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use remuda_core::transition::Ending;
-use remuda_core::{FailureClass, Idempotency, NewTask, Sha256, Status, TaskId};
+use remuda_core::{FailureClass, Idempotency, NewTask, Sha256, Status, TaskId, TaskResult};
 
 use super::Fixture;
 use super::world::{SECOND, World, completed, failed, new_task};
@@ -128,6 +128,56 @@ pub async fn a_forgotten_task_leaves_no_key_and_no_leftovers(fixture: impl Fixtu
     assert!(unswept(&world).await.is_empty());
     let again = world.store.submit(keyed()).await.expect("it is taken in");
     assert!(matches!(&again, Submitted::New(task) if task.status == Status::Pending), "{again:?}");
+}
+
+/// However much text they have, all tasks that become due together become due, and all leftovers are listed, a part at a time.
+pub async fn housekeeping_takes_much_text_in_parts(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let hand = world.hand("w").await;
+    let mut ended = Vec::new();
+    for _ in 0..3 {
+        let id = world.submit(new_task()).await.id;
+        let first = hand.get().await;
+        world.store.give_back(first.lease.owner, first.lease.reference(), None).await.expect("it goes back");
+        let claim = hand.get().await;
+        let outputs = serde_json::json!({ "1": "r".repeat(5 << 20) });
+        let result = TaskResult { outputs: outputs.into(), ..TaskResult::default() };
+        let ending = Ending::Completed { result, gpu_ms: None };
+        world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
+        world.clock.advance(SECOND);
+        ended.push(id);
+    }
+    let mut swept = Vec::new();
+    for calls in 1.. {
+        let some = unswept(&world).await;
+        assert!(some.len() < 3, "15 MiB of results at once");
+        if some.is_empty() {
+            break;
+        }
+        world.store.swept(&some).await.expect("they are gone");
+        swept.extend(some);
+        assert!(calls < 10, "{swept:?}");
+    }
+    assert_eq!(swept, ended);
+
+    let metadata = Some(serde_json::json!({ "text": "m".repeat(60_000) }).into());
+    let due = Some(world.now() + SECOND);
+    for _ in 0..40 {
+        world.submit(NewTask { not_before: due, metadata: metadata.clone(), ..new_task() }).await;
+        world.submit(NewTask { deadline: due, metadata: metadata.clone(), ..new_task() }).await;
+    }
+    world.clock.advance(2 * SECOND);
+    let (mut released, mut expired) = (0, 0);
+    for _ in 0..20 {
+        let tidied = world.store.tidy().await.expect("it tidies");
+        released += tidied.released;
+        expired += tidied.expired;
+        if (released, expired) == (40, 40) {
+            return;
+        }
+        assert!(tidied.next.is_some_and(|next| next <= world.now()), "there is more to do");
+    }
+    panic!("{released} were released and {expired} expired");
 }
 
 /// With nothing to do housekeeping does nothing, and says that nothing is due.

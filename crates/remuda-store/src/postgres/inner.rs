@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::{Claim, Installation, Lane, LaneId};
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast, oneshot};
+use remuda_core::{Claim, Installation, Lane, LaneId, Tenant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -20,6 +20,7 @@ use super::rows::get;
 use super::save::Tidings;
 use super::session::{Sessions, attempt};
 use super::{batch, listen, outbox, poll, schema};
+use crate::lines::Lines;
 use crate::turns::Turns;
 use crate::{Change, ClaimRequest, Error, Options, Result};
 
@@ -29,6 +30,8 @@ const BATCHES: i16 = 2;
 const CONNECTIONS: usize = 10;
 /// So many of them at most are for reads, so that beats and batches never wait behind lists.
 const READS: usize = 5;
+/// So many of one tenant's lists and counts are read at once, so that others find a connection.
+const READS_OF_ONE: usize = 2;
 /// A caller whose work was not done within this time hears that the database does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many changes a slow reader may be behind.
@@ -48,6 +51,7 @@ pub(super) struct Inner {
     /// Tells our own notifications from those of others.
     pub(super) process: Uuid,
     reads: Semaphore,
+    lines: Lines,
     /// Fewer large writes than batches are under way, so that what is short finds one that is free.
     turns: Turns,
     pub(super) stop: CancellationToken,
@@ -71,6 +75,7 @@ impl Inner {
             installation,
             process: Uuid::new_v4(),
             reads: Semaphore::new(READS),
+            lines: Lines::new(READS_OF_ONE),
             turns: Turns::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -110,6 +115,17 @@ impl Inner {
             Ok(turn) => turn.map_err(|_| Error::Closed),
             Err(_) => Err(silent("too many reads wait for the database")),
         }
+    }
+
+    /// Waits for the turn of a read of what a tenant has stored, which may be much.
+    pub(super) async fn turn_of(
+        &self,
+        tenant: Option<&Tenant>,
+    ) -> Result<(Option<OwnedSemaphorePermit>, SemaphorePermit<'_>)> {
+        let Some(tenant) = tenant else { return Ok((None, self.turn().await?)) };
+        let line = tokio::time::timeout(PATIENCE, self.lines.wait(tenant)).await;
+        let line = line.map_err(|_| silent("too many reads of one tenant wait for the database"))??;
+        Ok((Some(line), self.turn().await?))
     }
 
     /// Has something written with the next batch.

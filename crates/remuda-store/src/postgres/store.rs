@@ -139,17 +139,17 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(query.tenant.as_ref()).await?;
         self.inner.list(query).await
     }
 
     async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(&query.tenant)).await?;
         self.inner.list_origin(query).await
     }
 
     async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.unfinished(tenant, dialect, client).await
     }
 
@@ -352,7 +352,7 @@ impl Store for PostgresStore {
     }
 
     async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.documents(tenant, space, prefix).await
     }
 

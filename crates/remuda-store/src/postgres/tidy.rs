@@ -12,12 +12,16 @@ use super::inner::Inner;
 use super::rows::{self, get, task_columns};
 use super::save::{Save, Tidings};
 use super::session::attempt;
+use crate::turns::size_of_result;
 use crate::{Result, Tidied};
 
 /// So many tasks at once, so that no transaction is long.
 const CHUNK: i64 = 500;
 /// So many chunks in one go; the rest is for the next.
 const ROUNDS: usize = 40;
+
+/// After so many bytes of results no further task is read whose files are to be swept.
+const UNSWEPT_TEXT: usize = 8 << 20;
 
 const DUE: &str = concat!(
     "SELECT ",
@@ -134,16 +138,23 @@ impl Inner {
     }
 
     pub(super) async fn unswept(&self, limit: u32) -> Result<Vec<Task>> {
-        const UNSWEPT: &str = concat!(
-            "SELECT ",
-            task_columns!("t"),
-            " FROM remuda.sweep s JOIN remuda.task t ON t.id = s.task ORDER BY s.at, s.task LIMIT $1"
-        );
+        const UNSWEPT: &str = "SELECT s.task FROM remuda.sweep s ORDER BY s.at, s.task LIMIT $1";
         let read = async || {
             let rows = self.sessions.query(UNSWEPT, &[(&i64::from(limit), Type::INT8)]).await?;
-            rows::tasks(&rows)
+            rows.iter().map(|row| get(row, 0).map(TaskId)).collect()
         };
-        attempt!(self.sessions, read())
+        let ids: Result<Vec<TaskId>> = attempt!(self.sessions, read());
+        let (mut tasks, mut text) = (Vec::new(), 0);
+        // One by one: their results may be large.
+        for id in ids? {
+            let task = self.task(id).await?;
+            text += task.as_ref().and_then(|task| task.result.as_ref()).map_or(0, size_of_result);
+            tasks.extend(task);
+            if text > UNSWEPT_TEXT {
+                break;
+            }
+        }
+        Ok(tasks)
     }
 
     pub(super) async fn swept(&self, tasks: &[TaskId]) -> Result<()> {

@@ -8,11 +8,14 @@ use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, micros, task_columns};
 use crate::{Change, Tidied};
 
-/// So many tasks are changed in one transaction; the next call does the rest.
-const AT_ONCE: i64 = 1000;
+/// So many tasks are changed in one transaction; the next call does the rest. Others wait for it.
+const AT_ONCE: i64 = 250;
+
+/// … or as many as have this much text: it is written again with every change of its task.
+const TEXT_AT_ONCE: usize = 1 << 20;
 
 /// So many free pages of a file that shrank are given back to the file system with every call.
-const GIVE_BACK: &str = "PRAGMA incremental_vacuum(2000)";
+const GIVE_BACK: &str = "PRAGMA incremental_vacuum(250)";
 
 impl Batch<'_> {
     /// Releases, loses and expires what is due.
@@ -64,7 +67,11 @@ impl Batch<'_> {
         let mut statement = self.db.prepare_cached(sql)?;
         let mut found = statement.query((micros(self.now), AT_ONCE))?;
         let mut due = Vec::new();
-        while let Some(row) = found.next()? {
+        let mut text = 0;
+        while let Some(row) = found.next()?
+            && text < TEXT_AT_ONCE
+        {
+            text += rows::text_size(row)?;
             due.push(rows::task(row)?);
         }
         Ok(due)

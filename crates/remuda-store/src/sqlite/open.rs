@@ -1,5 +1,6 @@
 //! Opening a file: lock, settings, migrations, identity.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ const APPLICATION_ID: i32 = 0x726d_6461;
 
 /// How long a statement waits when a foreign program holds the file.
 const BUSY: Duration = Duration::from_secs(5);
+
+/// How many inputs of an earlier release are looked at for secrets in one transaction.
+const SEALED_AT_ONCE: usize = 10_000;
 
 /// A change of the schema. A release only adds, and takes away one release later, so that the program before can go
 /// on with the file; `min_binary` says since when it could not.
@@ -101,22 +105,14 @@ fn prepare(connection: &Connection, path: &Path, secrets: &Keyring) -> Result<In
         ClusterKey::Known(key) => (key, None),
         ClusterKey::Seal(key, envelope) => (key, Some(envelope)),
     };
-    connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
-    let done = seal_all(connection, secrets, envelope);
-    connection.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).map_err(explain)?;
-    done?;
-    installation.cluster_key = key;
-    Ok(installation)
-}
-
-/// Keeps the key between servers, if it is new, and seals what was written since the last start without being sealed.
-fn seal_all(connection: &Connection, secrets: &Keyring, envelope: Option<Vec<u8>>) -> Result<()> {
     if let Some(envelope) = envelope {
         let sql = "INSERT INTO sealed_installation (one, cluster_key) VALUES (1, ?) \
                    ON CONFLICT DO UPDATE SET cluster_key = excluded.cluster_key";
         connection.execute(sql, (envelope,)).map_err(explain)?;
     }
-    seal_before(connection, secrets)
+    seal_before(connection, secrets)?;
+    installation.cluster_key = key;
+    Ok(installation)
 }
 
 fn configure(connection: &Connection, new: bool) -> rusqlite::Result<()> {
@@ -189,36 +185,78 @@ fn installation(connection: &Connection) -> rusqlite::Result<Installation> {
 }
 
 /// Seals what the release before kept in plain text: before the store had its first secret key, or since, when somebody
-/// went back to it for a while.
+/// went back to it for a while. A part at a time, so that a start which is broken off has not been in vain.
 fn seal_before(connection: &Connection, secrets: &Keyring) -> Result<()> {
-    let number = |sql| connection.query_row(sql, (), |row| row.get::<_, Option<i64>>(0)).map_err(explain);
-    let sealed_to = number("SELECT sealed_to FROM sealed_installation")?;
-    let Some(last) = number("SELECT max(no) FROM input_row")? else { return Ok(()) };
-    let (mut after, mut count) = (sealed_to.unwrap_or(i64::MIN), 0);
-    // One at a time: each may be as long as a request. What is in pieces was sealed before it was cut.
-    let sql = "SELECT input_row.no, input_row.extra, task.id, task.finished_at IS NULL FROM input_row \
-               JOIN task ON task.no = input_row.no WHERE input_row.extra IS NOT NULL AND input_row.no > ? \
-               ORDER BY input_row.no LIMIT 1";
-    let mut statement = connection.prepare(sql).map_err(explain)?;
+    let mut count = 0;
     loop {
-        let read = |row: &rusqlite::Row<'_>| {
-            let id = TaskId(Uuid::from_bytes(row.get(2)?));
-            Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, id, row.get::<_, bool>(3)?))
-        };
-        let next = statement.query_row((after,), read).optional().map_err(explain)?;
-        let Some((no, extra, id, unfinished)) = next else { break };
-        after = no;
-        let Some((extra, envelope)) = secrets.seal_stored(id, &extra)? else { continue };
-        connection.execute("UPDATE input_row SET extra = ? WHERE no = ?", (extra, no)).map_err(explain)?;
-        if unfinished {
-            let sql = "INSERT OR REPLACE INTO secret (no, sealed) VALUES (?, ?)";
-            connection.execute(sql, (no, envelope)).map_err(explain)?;
+        connection.execute_batch("BEGIN IMMEDIATE").map_err(explain)?;
+        let done = seal_some(connection, secrets);
+        connection.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }).map_err(explain)?;
+        let (sealed, more) = done?;
+        count += sealed;
+        if !more {
+            break;
         }
-        count += 1;
     }
-    connection.execute("UPDATE sealed_installation SET sealed_to = ?", (last,)).map_err(explain)?;
     if count > 0 {
         tracing::info!(tasks = count, "sealed what an earlier release had kept in plain text");
     }
     Ok(())
+}
+
+/// Looks at some inputs that this release did not write. How many were sealed, and whether there are more.
+fn seal_some(connection: &Connection, secrets: &Keyring) -> Result<(usize, bool)> {
+    let sealed_to: Option<i64> = connection
+        .query_row("SELECT sealed_to FROM sealed_installation", (), |row| row.get(0))
+        .map_err(explain)?;
+    // One at a time: each may be as long as a request.
+    let sql = "SELECT no, extra FROM input_row INDEXED BY input_unsealed \
+               WHERE sealed IS NULL AND extra IS NOT NULL AND no > ? ORDER BY no LIMIT 1";
+    let mut statement = connection.prepare(sql).map_err(explain)?;
+    let (mut after, mut secret) = (sealed_to.unwrap_or(i64::MIN), HashSet::new());
+    let mut looked = 0;
+    while looked < SEALED_AT_ONCE {
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+        let Some((no, extra)) = statement.query_row((after,), read).optional().map_err(explain)? else {
+            break;
+        };
+        (after, looked) = (no, looked + 1);
+        // Under any name: it is only asked whether there is something to seal.
+        if secrets.seal_stored(TaskId(Uuid::nil()), &extra)?.is_some() {
+            secret.insert(no);
+        }
+    }
+    for (no, id, unfinished) in tasks_of(connection, &secret).map_err(explain)? {
+        let extra = "SELECT extra FROM input_row WHERE no = ?";
+        let extra: String = connection.query_row(extra, (no,), |row| row.get(0)).map_err(explain)?;
+        let Some((extra, envelope)) = secrets.seal_stored(id, &extra)? else { continue };
+        let sql = "UPDATE input_row SET extra = ?, sealed = 1 WHERE no = ?";
+        connection.execute(sql, (extra, no)).map_err(explain)?;
+        if unfinished {
+            let sql = "INSERT OR REPLACE INTO secret (no, sealed) VALUES (?, ?)";
+            connection.execute(sql, (no, envelope)).map_err(explain)?;
+        }
+    }
+    if looked > 0 {
+        connection.execute("UPDATE sealed_installation SET sealed_to = ?", (after,)).map_err(explain)?;
+    }
+    Ok((secret.len(), looked == SEALED_AT_ONCE))
+}
+
+/// The tasks with these numbers: number, id, and whether it has not ended. Tasks are not found by their numbers, so all are
+/// looked through, once for many.
+fn tasks_of(connection: &Connection, numbers: &HashSet<i64>) -> rusqlite::Result<Vec<(i64, TaskId, bool)>> {
+    let mut found = Vec::new();
+    if numbers.is_empty() {
+        return Ok(found);
+    }
+    let mut statement = connection.prepare("SELECT no, id, finished_at IS NULL FROM task")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let no = row.get(0)?;
+        if numbers.contains(&no) {
+            found.push((no, TaskId(Uuid::from_bytes(row.get(1)?)), row.get(2)?));
+        }
+    }
+    Ok(found)
 }

@@ -19,6 +19,9 @@ use crate::{Asset, Counts, Error, Lookup, Position};
 /// Beyond so many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
 
+/// After so many bytes of results no further task is read whose files are to be swept.
+const UNSWEPT_TEXT: usize = 8 << 20;
+
 pub(super) fn all<T>(
     db: &Connection,
     sql: &str,
@@ -344,8 +347,16 @@ pub(super) fn unswept(db: &Connection, limit: u32) -> Outcome<Vec<Task>> {
         task_columns!(),
         " FROM sweep JOIN task ON task.id = sweep.task ORDER BY sweep.no LIMIT ?"
     );
-    let found: Vec<Numbered> = all(db, sql, (limit,), rows::task)?;
-    Ok(found.into_iter().map(|found| found.task).collect())
+    let mut statement = db.prepare_cached(sql)?;
+    let mut found = statement.query((limit,))?;
+    let (mut tasks, mut text) = (Vec::new(), 0);
+    while let Some(row) = found.next()?
+        && text < UNSWEPT_TEXT
+    {
+        text += rows::text_size(row)?;
+        tasks.push(rows::task(row)?.task);
+    }
+    Ok(tasks)
 }
 
 pub(super) fn outdated(db: &Connection, now: Timestamp, age: Duration, limit: u32) -> Outcome<Vec<TaskId>> {

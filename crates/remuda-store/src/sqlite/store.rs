@@ -31,6 +31,7 @@ use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
 use super::{documents, lists, open, origins, reads};
+use crate::lines::Lines;
 use crate::turns::{self, Turns};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
@@ -44,8 +45,14 @@ const COMMANDS: usize = 4096;
 /// So many tasks are hidden in one transaction: others wait for it.
 const HIDDEN_AT_ONCE: usize = 500;
 
+/// So many tasks are forgotten in one transaction: each may have much text.
+const FORGOTTEN_AT_ONCE: usize = 10;
+
 /// How many bytes are read where they are asked for: more would hold up the runtime.
 const SMALL: usize = 64 << 10;
+
+/// How many long reads of one tenant are under way at once: fewer than there are readers.
+const READS_OF_ONE: usize = 1;
 
 /// So many changes a listener may be behind.
 const CHANGES: usize = 4096;
@@ -78,6 +85,8 @@ pub struct SqliteStore {
     pub(super) texts: Arc<Texts>,
     /// In the writer's line.
     pub(super) turns: Turns,
+    /// For the readers.
+    lines: Lines,
     // In this order: without the sender the writer ends, and then it can be waited for.
     commands: mpsc::Sender<Command>,
     thread: Thread,
@@ -148,6 +157,7 @@ impl SqliteStore {
             next: AtomicU64::new(1),
             texts,
             turns: Turns::default(),
+            lines: Lines::new(READS_OF_ONE),
             commands,
             thread,
         })
@@ -173,6 +183,19 @@ impl SqliteStore {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
     {
+        self.readers.read(query).await
+    }
+
+    /// Asks about what a tenant has stored, which may be much.
+    async fn read_of<T, F>(&self, tenant: Option<&Tenant>, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
+    {
+        let _turn = match tenant {
+            Some(tenant) => Some(self.lines.wait(tenant).await?),
+            None => None,
+        };
         self.readers.read(query).await
     }
 
@@ -284,20 +307,18 @@ impl Store for SqliteStore {
 
     async fn list(&self, query: &ListQuery) -> Result<Page> {
         let query = query.clone();
-        self.read(move |db| lists::list(db, &query)).await
+        let tenant = query.tenant.clone();
+        self.read_of(tenant.as_ref(), move |db| lists::list(db, &query)).await
     }
 
     async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
         let query = query.clone();
-        self.read(move |db| origins::list(db, &query)).await
+        let tenant = query.tenant.clone();
+        self.read_of(Some(&tenant), move |db| origins::list(db, &query)).await
     }
 
     async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
-        let Some(client) = client else {
-            let tenant = tenant.clone();
-            return self.read(move |db| origins::unfinished(db, &tenant, dialect, None)).await;
-        };
-        let client = (tenant.clone(), dialect, client.to_owned());
+        let client = (tenant.clone(), dialect, client.map(str::to_owned));
         match self.unfinished.of(&client) {
             Some(n) => Ok(n),
             // By the writer, so that nothing is written between the count and what is remembered.
@@ -543,7 +564,8 @@ impl Store for SqliteStore {
 
     async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
         let (tenant, space, prefix) = (tenant.clone(), space.to_owned(), prefix.to_owned());
-        self.read(move |db| documents::documents(db, &tenant, &space, &prefix)).await
+        self.read_of(Some(&tenant.clone()), move |db| documents::documents(db, &tenant, &space, &prefix))
+            .await
     }
 
     async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
@@ -570,8 +592,12 @@ impl Store for SqliteStore {
     }
 
     async fn forget(&self, tasks: &[TaskId]) -> Result<u64> {
-        let tasks = tasks.to_vec();
-        self.write(move |batch| batch.forget(&tasks)).await
+        let mut forgotten = 0;
+        for some in tasks.chunks(FORGOTTEN_AT_ONCE) {
+            let some = some.to_vec();
+            forgotten += self.write(move |batch| batch.forget(&some)).await?;
+        }
+        Ok(forgotten)
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {

@@ -41,8 +41,7 @@ impl Batch<'_> {
         let kept = self.clock(&new.tenant)?;
         kept.value.enter(head, new.priority, cost_ms);
         kept.changed = true;
-        let sql =
-            "INSERT INTO input_row (no, lane, placements, workflow, extra, text) VALUES (?, ?, ?, ?, ?, ?)";
+        let sql = "INSERT INTO input_row (no, lane, placements, workflow, extra, text, sealed) VALUES (?, ?, ?, ?, ?, ?, 1)";
         let text = laid.map(|laid| laid.text);
         self.db.prepare_cached(sql)?.execute((no, lane.as_str(), placements, workflow, extra, text))?;
         if let Some(envelope) = new.input.extra.as_ref().and_then(|extra| extra.envelope.as_ref()) {

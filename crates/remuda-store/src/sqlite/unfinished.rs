@@ -1,5 +1,5 @@
-//! How many tasks of a client have not ended. Clients are asked about again and again; who was asked about once is
-//! remembered, and with every commit the number is right again.
+//! How many tasks of a client, or of all clients of a tenant, have not ended. Clients are asked about again and again; who was
+//! asked about once is remembered, and with every commit the number is right again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use super::origins;
 /// So many clients are remembered; those who are asked about after that are counted again.
 const REMEMBERED: usize = 10_000;
 
-/// One client of a tenant.
-pub(super) type Client = (Tenant, Dialect, String);
+/// One client of a tenant, or all of them.
+pub(super) type Client = (Tenant, Dialect, Option<String>);
 
 /// What a transaction did to the number of one client, in the order in which it happened.
 #[derive(Debug)]
@@ -66,18 +66,19 @@ impl Unfinished {
 impl Batch<'_> {
     /// Counts the tasks of a client, for the first time.
     pub(super) fn count_unfinished(&mut self, client: &Client) -> Outcome<i64> {
-        let n = origins::unfinished(self.db, &client.0, client.1, Some(&client.2))?;
+        let n = origins::unfinished(self.db, &client.0, client.1, client.2.as_deref())?;
         self.effects.unfinished.push(Tally::Counted(client.clone(), n));
         Ok(n)
     }
 
     /// A task came, or ended.
     pub(super) fn tally(&mut self, task: &Task, n: i64) {
-        if let Some(origin) = &task.origin
-            && let Some(client) = &origin.client
-        {
-            let client = (task.tenant.clone(), origin.dialect, client.clone());
+        let Some(origin) = &task.origin else { return };
+        let all = (task.tenant.clone(), origin.dialect, None);
+        if origin.client.is_some() {
+            let client = (task.tenant.clone(), origin.dialect, origin.client.clone());
             self.effects.unfinished.push(Tally::Changed(client, n));
         }
+        self.effects.unfinished.push(Tally::Changed(all, n));
     }
 }

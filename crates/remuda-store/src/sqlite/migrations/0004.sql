@@ -12,6 +12,9 @@ CREATE TABLE piece (
 ALTER TABLE input RENAME TO input_row;
 ALTER TABLE input_row ADD COLUMN text INTEGER;
 CREATE INDEX input_text ON input_row (text) WHERE text IS NOT NULL;
+-- Set by whoever seals what is secret before it is written. What an earlier release wrote is found by the index.
+ALTER TABLE input_row ADD COLUMN sealed INTEGER;
+CREATE INDEX input_unsealed ON input_row (no) WHERE sealed IS NULL AND extra IS NOT NULL;
 
 ALTER TABLE result RENAME TO result_row;
 ALTER TABLE result_row ADD COLUMN text INTEGER;
@@ -29,7 +32,7 @@ CREATE TRIGGER input_insert INSTEAD OF INSERT ON input BEGIN
         VALUES (NEW.no, NEW.lane, NEW.placements, NEW.workflow, NEW.extra);
 END;
 CREATE TRIGGER input_update INSTEAD OF UPDATE OF extra ON input BEGIN
-    UPDATE input_row SET extra = NEW.extra WHERE no = OLD.no;
+    UPDATE input_row SET extra = NEW.extra, sealed = NULL WHERE no = OLD.no;
     DELETE FROM piece WHERE id >= ((SELECT text FROM input_row WHERE no = OLD.no) << 16) + 32768
         AND id < ((SELECT text FROM input_row WHERE no = OLD.no) + 1) << 16;
 END;

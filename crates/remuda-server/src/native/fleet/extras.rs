@@ -104,7 +104,15 @@ pub(super) async fn extensions(State(state): State<AppState>, _: ReadCaller) -> 
 fn scripts(asked: &Answers) -> BTreeSet<String> {
     let lists = asked.given.iter().filter_map(|(_, list)| list.as_array());
     let scripts = lists.flatten().filter_map(Value::as_str);
-    scripts.filter(|path| !path.starts_with(OF_THE_PAGE)).map(str::to_owned).collect()
+    scripts.filter(|path| is_ours_to_serve(path)).map(str::to_owned).collect()
+}
+
+/// Whether the page would get this script from us. One from elsewhere would run with the rights of whoever opened the page,
+/// and not even be the worker's own.
+fn is_ours_to_serve(path: &str) -> bool {
+    let plain = !path.contains(['\\', '?', '#']) && !path.chars().any(char::is_control);
+    let upwards = path.split('/').any(|part| matches!(part, "." | ".."));
+    path.starts_with("/extensions/") && !path.starts_with(OF_THE_PAGE) && plain && !upwards
 }
 
 /// `GET /extensions/{path}`: a file of the page itself, or of a custom node, from a worker that has that custom node.
@@ -272,6 +280,20 @@ pub(super) async fn replacements(_: ReadCaller) -> Json<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn scripts_come_from_us_or_not_at_all() {
+        assert!(is_ours_to_serve("/extensions/ComfyUI-Manager/js/a.b.js"));
+        let elsewhere =
+            ["//evil.example/x.js", "http://evil.example/x.js", "javascript:alert(1)", "x.js", ""];
+        let disguised =
+            ["/\\evil.example/x.js", "/extensions/../api/x", "/extensions/a/..\\x", "/extensions/a?b"];
+        for path in
+            elsewhere.iter().chain(&disguised).chain(&["/extensions/core/a.js", "/extensions/a\n/b.js"])
+        {
+            assert!(!is_ours_to_serve(path), "{path:?}");
+        }
+    }
 
     #[test]
     fn objects_are_united_to_their_depth_and_the_first_counts() {

@@ -87,6 +87,7 @@ pub(super) fn table() -> Vec<Case> {
                 "Workflow::from_raw_within",
                 "Workflow::as_str",
                 "Workflow::as_raw",
+                "Workflow::into_raw",
                 "Workflow::nodes",
                 "Workflow::node",
             ],
@@ -97,6 +98,7 @@ pub(super) fn table() -> Vec<Case> {
                 Box::new(move || {
                     let workflow = Workflow::parse_within(&text, &Limits::default()).unwrap();
                     let raw: Box<RawValue> = workflow.as_raw().to_owned();
+                    let raw = Workflow::from_raw(raw).unwrap().into_raw();
                     black_box(Workflow::from_raw(raw).unwrap().node("0").map(|node| node.title().is_some()));
                     black_box(workflow.nodes().iter().filter_map(|node| node.input("images")).count());
                 })

@@ -172,8 +172,9 @@ fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
 
 /// Claim a task
 ///
-/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. The
-/// worker has the labels that it was registered with, whatever the claim says.
+/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. Of one
+/// worker one claim waits, and one with `ahead`: the next one answers it with 204. The worker has the labels that it was
+/// registered with, whatever the claim says; of what is `loaded` the first 64 count.
 #[utoipa::path(
     post, path = "/api/v1/worker/claim", tag = "worker", operation_id = "worker_claim",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -193,7 +194,7 @@ pub(crate) async fn claim(
     Said(said): Said<wire::Claim>,
 ) -> ApiResult<Response> {
     let _permit = state.permits.sidecar()?;
-    bounds::offer(&said.capabilities, &said.loaded)?;
+    bounds::offer(&said.capabilities)?;
     let offers = &state.live.offers;
     let offer = offers.take_up(&state, &said.worker, said.worker_fence, said.capabilities).await?;
     let request = ClaimRequest {
@@ -270,7 +271,8 @@ pub(crate) async fn leases(
 
 /// Renew leases and workers, and wait for news of them
 ///
-/// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start sooner what only waits.
+/// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start sooner what only waits. Of one
+/// process one beat waits: the next one answers it with what is known.
 #[utoipa::path(
     post, path = "/api/v1/worker/beat", tag = "worker", operation_id = "worker_beat",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -283,9 +285,8 @@ pub(crate) async fn beat(
     Said(said): Said<wire::Beat>,
 ) -> ApiResult<Json<BeatReply>> {
     let _permit = state.permits.sidecar()?;
+    bounds::beat(&said, state.limits.key_workers)?;
     let wire::Beat { leases, mut workers, wait_ms } = said;
-    bounds::listed("leases", leases.len(), bounds::LISTED)?;
-    bounds::listed("workers", workers.len(), bounds::LISTED)?;
     workers.iter_mut().for_each(|worker| bounds::report(&mut worker.report));
     let request = BeatRequest { owner: sidecar.owner, leases, workers, wait: wire::wait(wait_ms) };
     let reply = tokio::select! {

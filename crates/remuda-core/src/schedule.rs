@@ -119,11 +119,7 @@ pub struct Want {
 
 /// Who gets what. `candidates` come in the order of the queue; the answer has, for every want, the index of its
 /// candidate. Idle workers choose before busy ones.
-pub fn assign<W: Borrow<Want>>(
-    candidates: &[Candidate],
-    wants: &[W],
-    now: Timestamp,
-) -> Vec<Option<usize>> {
+pub fn assign<W: Borrow<Want>>(candidates: &[Candidate], wants: &[W], now: Timestamp) -> Vec<Option<usize>> {
     let mut given = vec![None; wants.len()];
     let mut taken = vec![false; candidates.len()];
     let idle = (0..wants.len()).filter(|&i| !wants[i].borrow().ahead);

@@ -1,8 +1,8 @@
 //! Every attack by its name.
 
 use crate::attacks::{
-    answers, deliveries, descriptions, graphs, mass, memory, names, pages, proxies, secrets, share, stored,
-    values, workers,
+    answers, claims, deliveries, descriptions, graphs, mass, memory, names, pages, proxies, secrets, share,
+    stored, values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -99,6 +99,9 @@ attacks! {
     "values-sockets" Load Plain false values::sockets, "websockets that say many tiny values, in messages of up to 16 MB";
     "values-worker" Load Plain false values::worker, "tiny values in everything that a key of the scope worker can say";
     "values-frames" Load Plain false values::live_frames, "32 MB of small live frames, and of frames with many values";
+    "claims-parked" Load Plain false claims::parked, "a worker key with 4,000 claims that wait, each with 10,000 numbers of what is loaded";
+    "beats-doubled" Load Plain false claims::doubled, "a worker key whose beats name one worker, or one lease, 20,000 times; 120 of them wait";
+    "adopt-large" Load Plain false claims::adopted, "a worker key with 30 leases on tasks of 15 MB, taken over all at once";
     "descriptions-many" Load Plain false descriptions::many, "a worker key with 130 small object_infos, to be read before the true ones";
     "descriptions-large" Load Plain false descriptions::huge, "a worker key with object_infos of 8 MiB and many values, without end";
     "stalled-bodies" Load Plain true share::stalled_bodies, "200 tasks whose bodies do not come";

@@ -6,6 +6,7 @@
 //! submission of priority `p` moves the tenant's clock only for priorities up to `p`. Nobody starves: newcomers'
 //! ranks grow with virtual time.
 
+use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -118,13 +119,13 @@ pub struct Want {
 
 /// Who gets what. `candidates` come in the order of the queue; the answer has, for every want, the index of its
 /// candidate. Idle workers choose before busy ones.
-pub fn assign(candidates: &[Candidate], wants: &[Want], now: Timestamp) -> Vec<Option<usize>> {
+pub fn assign<W: Borrow<Want>>(candidates: &[Candidate], wants: &[W], now: Timestamp) -> Vec<Option<usize>> {
     let mut given = vec![None; wants.len()];
     let mut taken = vec![false; candidates.len()];
-    let idle = (0..wants.len()).filter(|&i| !wants[i].ahead);
-    let busy = (0..wants.len()).filter(|&i| wants[i].ahead);
+    let idle = (0..wants.len()).filter(|&i| !wants[i].borrow().ahead);
+    let busy = (0..wants.len()).filter(|&i| wants[i].borrow().ahead);
     for i in idle.chain(busy) {
-        let pick = choose(candidates, &taken, &wants[i], now);
+        let pick = choose(candidates, &taken, wants[i].borrow(), now);
         if let Some(index) = pick {
             taken[index] = true;
         }

@@ -105,7 +105,7 @@ pub struct Claim {
     pub worker_fence: Fence,
     /// What the worker can do.
     pub capabilities: Arc<Capabilities>,
-    /// The affinities of the models it has loaded.
+    /// The affinities of the models it has loaded. A server keeps the first 64.
     #[serde(default)]
     pub loaded: Vec<i64>,
     /// The worker is busy.
@@ -135,7 +135,7 @@ pub struct Adopt {
     pub known: Vec<LeaseRef>,
 }
 
-/// What was taken over.
+/// What was taken over. Not all of it, if it is large: until none comes there may be more.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Adopted {
     /// Tasks with their inputs and leases.

@@ -137,6 +137,25 @@ pub struct DocumentInfo {
 /// A page of tasks ends, after its first, before their errors, results and metadata have more text than this together.
 pub(crate) const MOST_TEXT: usize = 8 << 20;
 
+/// An adoption ends, after its first task, before the inputs have more bytes than this together.
+const MOST_ADOPTED: u64 = 8 << 20;
+
+/// What an adopted task takes beside its input, at least.
+const BESIDE_INPUT: u64 = 4 << 10;
+
+/// How much one adoption takes over: what a process left behind may be far more than anybody can hold at once.
+#[derive(Debug, Default)]
+pub(crate) struct Armful(u64);
+
+impl Armful {
+    /// Whether a task with an input of so many bytes is still taken.
+    pub(crate) fn takes(&mut self, input: u64) -> bool {
+        let first = self.0 == 0;
+        self.0 = self.0.saturating_add(input.saturating_add(BESIDE_INPUT));
+        first || self.0 <= MOST_ADOPTED
+    }
+}
+
 /// A page of tasks.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Page {
@@ -372,4 +391,22 @@ pub struct Tidied {
     pub expired: u64,
     /// When there will be something to release or to expire next.
     pub next: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_armful_has_at_least_one_task() {
+        let taken = |sizes: &[u64]| {
+            let mut armful = Armful::default();
+            sizes.iter().take_while(|size| armful.takes(**size)).count()
+        };
+        assert_eq!(taken(&[u64::MAX, 0]), 1);
+        assert_eq!(taken(&[15 << 20, 15 << 20]), 1);
+        assert_eq!(taken(&[3 << 20; 9]), 2);
+        assert_eq!(taken(&[1000; 9]), 9);
+        assert_eq!(taken(&[0; 10_000]), 2048);
+    }
 }

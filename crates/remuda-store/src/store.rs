@@ -54,8 +54,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What a task runs.
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>>;
 
-    /// All attempts of a task, first to last.
-    async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>>;
+    /// The last attempts of a task, at most so many, first to last. They are numbered from 1: the last one is
+    /// [`Task::attempt`].
+    async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>>;
 
     /// The lease on a task, while it runs.
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>>;
@@ -111,7 +112,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> Result<EndReply>;
 
     /// Takes over the attempts under way on a worker that the caller holds: those of its own from before a restart,
-    /// and those of others whose leases ran out.
+    /// and those of others whose leases ran out. Not all at once, if their inputs are large: whoever wants all of them asks
+    /// again, with those that came among the known ones, until none comes. What was not taken yet stays as it is.
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>>;
 
     /// Our own work on a task's graph brought a process down or to a standstill. The incident is counted, once however often

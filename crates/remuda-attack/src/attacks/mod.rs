@@ -1,6 +1,7 @@
 //! What attackers do, by topic. Each function returns what it should not have been able to do.
 
 pub(crate) mod answers;
+pub(crate) mod claims;
 mod cluster;
 pub(crate) mod deliveries;
 pub(crate) mod descriptions;

@@ -183,13 +183,18 @@ impl Runner {
     fn adopted(&mut self, asked: Moment, answer: Result<Vec<Claim>>, again: Instant) {
         self.due.adopting = false;
         match answer {
-            Ok(claims) => {
-                self.due.adopted = true;
+            Ok(claims) if !claims.is_empty() => {
                 self.strays.clear();
                 for claim in claims {
                     self.shared().counters.adoptions.one();
                     self.begin(claim, asked);
                 }
+                // There may be more than fits into one answer: those that came are known from now on.
+                self.due.adopt_at = Instant::now();
+            }
+            Ok(_) => {
+                self.due.adopted = true;
+                self.strays.clear();
                 // Those were told what was known before; from now on what was found counts.
                 if let Some(ready) = &*self.ready.borrow() {
                     self.known_identity = Some(ready.identity.clone());

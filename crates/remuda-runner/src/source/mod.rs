@@ -79,7 +79,7 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()>;
     /// The next task for a worker.
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>>;
-    /// Takes over the attempts under way on a worker.
+    /// Takes over the attempts under way on a worker. Some of them: until none comes there may be more.
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>>;
     /// All leases on a worker.
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>>;

@@ -55,6 +55,37 @@ async fn a_render_that_ended_meanwhile_is_collected() {
     sim.shutdown().await;
 }
 
+/// Both do not fit into one answer to an adoption.
+#[tokio::test]
+async fn large_tasks_of_a_killed_process_are_all_found_again() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let killed = rig.herd(&[&sim]);
+    let held = hold(&sim);
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let mut graph = picture();
+        graph["3"]["_meta"] = serde_json::json!({"title": "t".repeat(5 << 20)});
+        ids.push(rig.submit(&graph).await);
+    }
+    rig.rendering(&sim, 1).await;
+    let client = comfyui::Client::new(&sim.url()).unwrap();
+    until("the second to wait there", async || !client.queue().await.unwrap().pending.is_empty()).await;
+    drop(killed);
+    // It does not look at the queue again: what it does not find now, it does not find.
+    let herd = rig.herd_with(rig.owner, &[&sim], |options, _| options.timing.sweep = 2 * BOUND);
+    until("both to be adopted", async || herd.status().counters.adoptions == 2).await;
+    held.release();
+    for id in ids {
+        assert_eq!(rig.completed(id).await.attempt, 1);
+    }
+    assert_eq!((sim.stats().executions_total, herd.status().counters.adoptions), (2, 2));
+    // It goes on with other tasks, which it does not before everything is found.
+    let next = rig.submit(&picture()).await;
+    rig.completed(next).await;
+    herd.stop(BOUND).await;
+    sim.shutdown().await;
+}
+
 #[tokio::test]
 async fn what_was_lost_with_a_restarted_comfyui_is_rendered_again() {
     let (rig, sim) = (Rig::new().await, sim().await);

@@ -242,7 +242,7 @@ async fn a_database_that_is_away_for_longer_than_the_leases_costs_no_render() {
     cluster.stop_for(Duration::from_secs(13)).await.expect("stopped and started");
     for id in ids {
         let task = rig.completed(id).await;
-        assert_eq!((task.losses, task.failures), (0, 0), "{:?}", rig.store.attempts(id).await);
+        assert_eq!((task.losses, task.failures), (0, 0), "{:?}", rig.store.attempts(id, 1000).await);
     }
     let runs: u64 = sims.iter().map(|sim| sim.stats().executions_total).sum();
     assert_eq!(runs, 4);

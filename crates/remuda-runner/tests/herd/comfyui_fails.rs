@@ -16,7 +16,7 @@ async fn a_lost_answer_to_the_submission_is_no_second_render() {
         sim.faults().add(fault.on("POST /prompt").times(1));
         let id = rig.submit(&picture()).await;
         let task = rig.completed(id).await;
-        assert_eq!((task.attempt, task.losses), (1, 0), "{:?}", rig.store.attempts(id).await);
+        assert_eq!((task.attempt, task.losses), (1, 0), "{:?}", rig.store.attempts(id, 1000).await);
     }
     assert_eq!(sim.stats().executions_total, 3);
     herd.stop(BOUND).await;
@@ -117,7 +117,7 @@ async fn a_crashed_comfyui_gets_nothing_and_its_task_goes_elsewhere() {
     herd.add(worker(&good));
     let task = rig.completed(id).await;
     assert_eq!((task.losses, task.worker), (1, Some(worker_id(&good))));
-    let attempts = rig.store.attempts(id).await.unwrap();
+    let attempts = rig.store.attempts(id, 1000).await.unwrap();
     assert_eq!(attempts[0].failure.as_ref().unwrap().class, FailureClass::Connection);
     bad.revive().await;
     until("it to be well again", async || {
@@ -156,7 +156,7 @@ async fn lack_of_memory_frees_it_and_is_tried_once_more() {
     let id = rig.submit(&picture()).await;
     let task = rig.completed(id).await;
     assert_eq!((task.attempt, task.failures), (2, 1));
-    let attempts = rig.store.attempts(id).await.unwrap();
+    let attempts = rig.store.attempts(id, 1000).await.unwrap();
     assert_eq!(attempts[0].failure.as_ref().unwrap().class, FailureClass::OutOfMemory);
     sim.faults().add(Fault::out_of_memory());
     let id = rig.submit(&picture()).await;

@@ -64,7 +64,7 @@ async fn cancelling_stops_exactly_that_prompt_wherever_it_is() {
     assert_eq!(task.status, Status::Cancelled);
     rig.completed(last).await;
     assert_eq!(sim.stats().executions_total, 2);
-    assert_eq!(rig.store.attempts(running).await.unwrap()[0].outcome, Some(AttemptOutcome::Cancelled));
+    assert_eq!(rig.store.attempts(running, 1000).await.unwrap()[0].outcome, Some(AttemptOutcome::Cancelled));
     herd.stop(BOUND).await;
     sim.shutdown().await;
 }
@@ -80,7 +80,7 @@ async fn what_was_sent_ahead_goes_to_a_worker_that_becomes_idle() {
     herd.add(worker(&idle));
     let task = rig.completed(next).await;
     assert_eq!((task.worker, task.losses, task.failures), (Some(worker_id(&idle)), 0, 0));
-    let attempts = rig.store.attempts(next).await.unwrap();
+    let attempts = rig.store.attempts(next, 1000).await.unwrap();
     assert_eq!(attempts[0].outcome, Some(AttemptOutcome::Returned));
     assert!(queue_of(&busy).await.pending.is_empty());
     assert_eq!((busy.stats().executions_total, idle.stats().executions_total), (1, 1));
@@ -219,7 +219,7 @@ async fn a_result_that_cannot_be_stored_is_kept_for_a_while_and_the_worker_goes_
     std::fs::remove_file(&outputs).unwrap();
     for id in [first, second] {
         let task = rig.completed(id).await;
-        let attempts = rig.store.attempts(id).await.unwrap();
+        let attempts = rig.store.attempts(id, 1000).await.unwrap();
         assert_eq!((task.attempt, task.result.unwrap().files.len()), (1, 1), "{attempts:?}");
     }
     assert_eq!(sim.stats().executions_total, 3);

@@ -20,6 +20,12 @@ use crate::wire::TaskView;
 /// About so many bytes are said of a file.
 const FILE: usize = 512;
 
+/// So many of the last attempts are shown: a task that goes back again and again has attempts without end.
+const ATTEMPTS: u32 = 100;
+
+/// About so many bytes are said of one.
+const ATTEMPT: usize = 256;
+
 /// From here on an answer is counted.
 const LARGE: usize = 64 << 10;
 
@@ -41,7 +47,7 @@ pub(crate) async fn get(
     TaskPath(id): TaskPath,
 ) -> ApiResult<Response> {
     let task = state.task(&caller, id).await?;
-    let (status, reason, tenant) = (task.status, task.reason, task.tenant.clone());
+    let (status, reason, tenant, attempt) = (task.status, task.reason, task.tenant.clone(), task.attempt);
     let mut size = said(&task);
     // What is large is counted from here on: the task, and the text that is made of it.
     let pass = match size {
@@ -61,7 +67,9 @@ pub(crate) async fn get(
         }
         None => {}
     }
-    view = view.with_attempts(state.store.attempts(id).await?);
+    let attempts = state.store.attempts(id, ATTEMPTS).await?;
+    size += attempts.len() * ATTEMPT;
+    view = view.with_attempts(attempts, attempt);
     if status == Status::Running
         && let Some(lease) = state.store.lease(id).await?
     {

@@ -1,7 +1,9 @@
 //! A task as the API shows it.
 
 use jiff::Timestamp;
-use remuda_core::{Attempt, Failure, JsonText, Lease, OutputFile, Placement, Task, TaskInput, TaskResult};
+use remuda_core::{
+    Attempt, AttemptNo, Failure, JsonText, Lease, OutputFile, Placement, Task, TaskInput, TaskResult,
+};
 use remuda_store::Position;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -10,7 +12,7 @@ use utoipa::ToSchema;
 
 use super::Requires;
 
-/// A task. Lists leave out `payload`, `inputs`, `requires`, `attempts` and `position`.
+/// A task. Lists leave out `payload`, `inputs`, `requires`, `attempts`, `attempt_count` and `position`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TaskView {
     /// Its name.
@@ -97,9 +99,12 @@ pub(crate) struct TaskView {
     /// What it needs of a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     requires: Option<Requires>,
-    /// Every try, first to last.
+    /// The last tries, at most 100, first to last.
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<Vec<AttemptView>>,
+    /// How many tries there were in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_count: Option<AttemptNo>,
     /// What the submitter should know. Only in the answer to a submission.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
@@ -236,6 +241,7 @@ impl TaskView {
             inputs: None,
             requires: None,
             attempts: None,
+            attempt_count: None,
             warnings: Vec::new(),
             id,
         }
@@ -255,8 +261,9 @@ impl TaskView {
         self
     }
 
-    pub(crate) fn with_attempts(mut self, attempts: Vec<Attempt>) -> Self {
+    pub(crate) fn with_attempts(mut self, attempts: Vec<Attempt>, count: AttemptNo) -> Self {
         self.attempts = Some(attempts.into_iter().map(attempt_view).collect());
+        self.attempt_count = Some(count);
         self
     }
 

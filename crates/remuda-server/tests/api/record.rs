@@ -71,3 +71,27 @@ async fn urls_stand_behind_the_public_address_where_there_is_one() {
     let url = &gateway.task(&id).await["result"]["files"][0]["url"];
     assert_eq!(url, &format!("https://render.example/remuda/api/v1/tasks/{id}/outputs/0"));
 }
+
+#[tokio::test]
+async fn a_task_that_went_back_again_and_again_shows_its_last_attempts() {
+    let gateway = Gateway::start().await;
+    let id = gateway.submit().await;
+    let worker = gateway.worker().await;
+    for _ in 0..120 {
+        let lease = worker.claim().await.lease;
+        gateway.store().give_back(lease.owner, lease.reference(), None).await.unwrap();
+    }
+    let claim = worker.claim().await;
+    let task = gateway.task(&id).await;
+    assert_eq!(task["attempt_count"], 121);
+    let attempts = task["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 100);
+    let numbers: Vec<i64> = attempts.iter().filter_map(|attempt| attempt["n"].as_i64()).collect();
+    assert_eq!(
+        numbers,
+        (22..=121).collect::<Vec<_>>(),
+        "first to last, with the one under way: {}",
+        attempts[0]
+    );
+    assert_eq!(attempts[99]["prompt_id"], claim.lease.prompt_id.to_string());
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test code")]
 
 mod access;
+mod again;
 mod bounds;
 mod fences;
 mod files;

@@ -194,7 +194,7 @@ async fn picture(ground: &Ground, tasks: &[TaskId]) -> String {
     for &task in tasks {
         parts.push(format!("{:?}", ground.store.task(task).await.unwrap()));
         parts.push(format!("{:?}", ground.store.lease(task).await.unwrap()));
-        parts.push(format!("{:?}", ground.store.attempts(task).await.unwrap()));
+        parts.push(format!("{:?}", ground.store.attempts(task, 1000).await.unwrap()));
     }
     let files = remuda_files::FileKey::output(tasks[0].0, 1, 1, 0, "a b/ü.png");
     parts.push(format!("{:?}", ground.files.size(&files).await.unwrap()));

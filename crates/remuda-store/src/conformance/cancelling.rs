@@ -69,7 +69,7 @@ pub async fn a_cancellation_before_the_end_wins(fixture: impl Fixture) {
         assert_eq!((task.cancel_at, task.finished_at), (marked.cancel_at, Some(world.now())));
         let kinds = world.kinds(id).await;
         assert_eq!(kinds[2..], [EventKind::CancelRequested, EventKind::Cancelled]);
-        let attempts = world.store.attempts(id).await.expect("it answers");
+        let attempts = world.store.attempts(id, 1000).await.expect("it answers");
         assert_eq!(attempts[0].outcome, Some(AttemptOutcome::Cancelled));
         assert_eq!(world.lease(id).await, None);
     }

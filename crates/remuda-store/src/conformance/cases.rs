@@ -54,7 +54,9 @@ macro_rules! conformance_tests {
                 behind_all_that_avoids_a_worker_is_what_does_not;
             claiming:
                 a_claim_is_recorded_before_it_is_given
+                the_last_attempts_are_told
                 a_claim_without_work_waits_and_comes_back_empty
+                a_newer_claim_of_a_worker_answers_the_one_before
                 only_the_holder_of_a_worker_claims_for_it
                 a_submission_serves_a_waiting_claim_at_once
                 a_task_given_back_serves_a_waiting_claim
@@ -68,6 +70,7 @@ macro_rules! conformance_tests {
                 a_beat_renews_and_notes_progress
                 a_lease_that_ran_out_is_renewed_while_nobody_took_it
                 a_beat_tells_what_was_lost
+                a_newer_beat_of_a_process_answers_the_one_before
                 a_result_is_kept_as_it_came
                 a_failed_task_keeps_what_was_done
                 failures_are_treated_by_their_class
@@ -81,6 +84,8 @@ macro_rules! conformance_tests {
                 nothing_is_taken_before_it_ran_out
                 the_next_holder_adopts_what_ran_out
                 a_process_adopts_its_own_at_once
+                what_is_large_is_adopted_a_little_at_a_time
+                many_small_tasks_are_adopted_together
                 others_leases_are_not_adopted_before_they_ran_out
                 only_the_holder_of_the_worker_adopts
                 nothing_is_lost_while_who_drives_its_worker_may_adopt_it

@@ -8,7 +8,8 @@ use remuda_core::{AttemptOutcome, EventKind, Fence, Lease, Phase, Status, Worker
 
 use super::Fixture;
 use super::world::{
-    SECOND, SHORT, SOON, World, completed, eventually, joined, label, new_task, owner, requiring, spec,
+    Hand, SECOND, SHORT, SOON, World, completed, either, eventually, joined, label, new_task, owner,
+    requiring, spec,
 };
 use crate::{ClaimRequest, Error, LeaseBeat, LeaseNews, Submitted};
 
@@ -44,7 +45,7 @@ pub async fn a_claim_is_recorded_before_it_is_given(fixture: impl Fixture) {
         wanted: false,
     };
     assert_eq!(*lease, expected);
-    let attempts = world.store.attempts(new.id).await.expect("it answers");
+    let attempts = world.store.attempts(new.id, 1000).await.expect("it answers");
     assert_eq!(attempts.len(), 1);
     let attempt = &attempts[0];
     assert_eq!((attempt.n, attempt.owner, &attempt.worker), (1, hand.owner, &hand.worker));
@@ -66,6 +67,60 @@ pub async fn a_claim_without_work_waits_and_comes_back_empty(fixture: impl Fixtu
     let started = Instant::now();
     assert_eq!(world.store.claim(hand.request(SHORT)).await.expect("it answers"), None);
     assert!(started.elapsed() >= SHORT / 2, "{:?}", started.elapsed());
+}
+
+/// Of one worker one claim waits, and one ahead: whoever asks again does not wait for the answer before.
+pub async fn a_newer_claim_of_a_worker_answers_the_one_before(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let (hand, other) = (world.hand("w").await, world.hand("other").await);
+    let stranger = Hand { owner: owner(), ..hand.clone() };
+    let (elsewhere, ahead) = (other.park(false), hand.park(true));
+    let started = Instant::now();
+    let mut newest = hand.park(false);
+    for _ in 0..20 {
+        // Which of the two comes first is not known; the other one stays.
+        let (answer, stays) = either("one of two claims", newest, hand.park(false)).await;
+        assert_eq!(answer, None);
+        newest = stays;
+    }
+    assert!(started.elapsed() < SOON / 2, "they were answered before their time: {:?}", started.elapsed());
+    let answer = world.store.claim(stranger.request(SHORT)).await;
+    assert!(matches!(answer, Err(Error::Fenced)), "{answer:?}");
+    tokio::time::sleep(SHORT).await;
+    for waits in [&elsewhere, &ahead, &newest] {
+        assert!(!waits.is_finished(), "neither another worker's, nor the other kind, nor who was refused");
+    }
+    let mut made = BTreeSet::new();
+    for _ in 0..3 {
+        made.insert(world.submit(new_task()).await.id);
+    }
+    let mut got = BTreeSet::new();
+    for waits in [newest, elsewhere, ahead] {
+        got.insert(joined("one that waits", waits).await.expect("it is served").task.id);
+    }
+    assert_eq!(got, made, "and nothing went to those that were answered before");
+    assert_eq!(world.store.leases(&hand.worker).await.expect("it lists").len(), 2);
+}
+
+/// A task that went back again and again has many attempts: the last ones are told, with the one under way.
+pub async fn the_last_attempts_are_told(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let hand = world.hand("w").await;
+    let id = world.submit(new_task()).await.id;
+    for _ in 0..6 {
+        let lease = hand.get().await.lease;
+        world.store.give_back(lease.owner, lease.reference(), None).await.expect("it goes back");
+    }
+    let told = async |limit| -> Vec<_> {
+        let attempts = world.store.attempts(id, limit).await.expect("it answers");
+        attempts.into_iter().map(|attempt| (attempt.n, attempt.outcome.is_some())).collect()
+    };
+    assert_eq!(told(3).await, [(4, true), (5, true), (6, true)]);
+    assert_eq!(hand.get().await.task.attempt, 7);
+    assert_eq!(told(3).await, [(5, true), (6, true), (7, false)]);
+    assert_eq!(told(1).await, [(7, false)]);
+    assert_eq!(told(1000).await.len(), 7);
+    assert!(told(0).await.is_empty());
 }
 
 /// Who does not hold the worker gets nothing for it.
@@ -176,7 +231,7 @@ pub async fn an_idle_worker_wants_what_only_waits_elsewhere(fixture: impl Fixtur
     assert_eq!((returned.status, returned.repeated), (Status::Pending, false));
     let claim = joined("the idle claim", parked).await.expect("it is served");
     assert_eq!((claim.task.id, claim.lease.phase), (first.task, Phase::Placing));
-    let attempts = world.store.attempts(first.task).await.expect("it answers");
+    let attempts = world.store.attempts(first.task, 1000).await.expect("it answers");
     assert_eq!(attempts[0].outcome, Some(AttemptOutcome::Returned));
 }
 
@@ -234,7 +289,7 @@ pub async fn a_claim_whose_caller_is_gone_is_given_back(fixture: impl Fixture) {
         let claim = claim.expect("the task did not go with the one who asked first");
         assert_eq!(claim.task.id, task.id);
         world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
-        let attempts = world.store.attempts(task.id).await.expect("it answers");
+        let attempts = world.store.attempts(task.id, 1000).await.expect("it answers");
         let (last, before) = attempts.split_last().expect("there is one");
         assert_eq!(last.worker, there.worker);
         assert!(before.iter().all(|attempt| attempt.outcome == Some(AttemptOutcome::Returned)));

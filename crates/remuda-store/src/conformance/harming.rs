@@ -30,7 +30,7 @@ pub async fn a_task_that_harmed_twice_is_set_aside(fixture: impl Fixture) {
     assert_eq!(error.class, FailureClass::Harmful);
     assert_eq!(error.details.expect("what is known").read()["harm"][1]["kind"], "stall");
     assert_eq!(world.lease(id).await, None);
-    let attempts = store.attempts(id).await.expect("it answers");
+    let attempts = store.attempts(id, 1000).await.expect("it answers");
     assert_eq!((attempts.len(), attempts[0].outcome), (1, Some(AttemptOutcome::Failed)));
     assert_eq!(attempts[0].failure.as_ref().map(|failure| failure.class), Some(FailureClass::Harmful));
     assert_eq!(world.kinds(id).await.last(), Some(&EventKind::Failed));

@@ -101,7 +101,7 @@ pub async fn old_tasks_are_forgotten_whole(fixture: impl Fixture) {
         assert_eq!(world.store.task(*id).await.expect("it answers"), None);
         assert_eq!(world.store.input(*id).await.expect("it answers"), None);
         assert!(world.events(*id).await.is_empty());
-        assert!(world.store.attempts(*id).await.expect("it answers").is_empty());
+        assert!(world.store.attempts(*id, 1000).await.expect("it answers").is_empty());
     }
     assert_eq!(outdated(10).await, ended[2..]);
     let counts = world.store.counts(None).await.expect("it counts");

@@ -1,6 +1,6 @@
 //! Leases: renewal, ends of every kind, repeated reports, and fences against those who come too late.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remuda_core::transition::Ending;
 use remuda_core::{
@@ -10,8 +10,10 @@ use remuda_core::{
 use serde_json::json;
 
 use super::Fixture;
-use super::world::{SECOND, World, completed, failed, failed_in_part, label, new_task, requiring};
-use crate::{BeatReply, EndReply, Error, LeaseBeat};
+use super::world::{
+    Hand, SECOND, SOON, World, completed, either, failed, failed_in_part, joined, label, new_task, requiring,
+};
+use crate::{BeatReply, EndReply, Error, LeaseBeat, LeaseNews};
 
 const fn reply(status: Status) -> EndReply {
     EndReply { status, discarded: false, repeated: false }
@@ -54,6 +56,36 @@ pub async fn a_lease_that_ran_out_is_renewed_while_nobody_took_it(fixture: impl 
     let ended =
         world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
     assert_eq!(ended, self::reply(Status::Completed));
+}
+
+/// Of one process one beat waits: whoever asks again does not wait for the answer before, and hears the news.
+pub async fn a_newer_beat_of_a_process_answers_the_one_before(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let (hand, claim) = world.running("w").await;
+    let (other, others) = world.running("other").await;
+    let waits = |hand: &Hand, lease: LeaseRef| {
+        let hand = hand.clone();
+        let beat = LeaseBeat { lease, phase: Phase::Rendering, progress: 0.5 };
+        tokio::spawn(async move { hand.beat(&[beat], SOON).await })
+    };
+    let lease = claim.lease.reference();
+    let elsewhere = waits(&other, others.lease.reference());
+    let started = Instant::now();
+    let mut newest = waits(&hand, lease);
+    for _ in 0..20 {
+        // Which of the two comes first is not known; the other one stays.
+        let (answer, stays) = either("one of two beats", newest, waits(&hand, lease)).await;
+        assert_eq!(answer, BeatReply::default());
+        newest = stays;
+    }
+    assert!(started.elapsed() < SOON / 2, "they were answered before their time: {:?}", started.elapsed());
+    assert!(!elsewhere.is_finished() && !newest.is_finished(), "another's waits, and the newest");
+    world.store.cancel(claim.task.id).await.expect("it can be cancelled");
+    let reply = joined("the newest beat", newest).await;
+    assert_eq!(reply.news, [LeaseNews { lease, cancel: true, wanted: false }]);
+    assert!(!elsewhere.is_finished(), "that was no news of its own");
+    world.store.cancel(others.task.id).await.expect("it can be cancelled");
+    assert_eq!(joined("the other's beat", elsewhere).await.news.len(), 1);
 }
 
 /// What is not the caller's comes back as lost; the rest of the beat is done.
@@ -144,7 +176,7 @@ pub async fn a_result_is_kept_as_it_came(fixture: impl Fixture) {
     assert_eq!((task.status, task.reason, &task.error), (Status::Completed, None, &None));
     assert_eq!((task.result, task.finished_at), (Some(result), Some(world.now())));
     assert_eq!(world.lease(claim.task.id).await, None);
-    let attempts = world.store.attempts(claim.task.id).await.expect("it answers");
+    let attempts = world.store.attempts(claim.task.id, 1000).await.expect("it answers");
     assert_eq!(
         (attempts[0].outcome, attempts[0].ended_at),
         (Some(AttemptOutcome::Completed), Some(world.now()))
@@ -167,7 +199,7 @@ pub async fn failures_are_treated_by_their_class(fixture: impl Fixture) {
         assert_eq!(ended, reply(task.status), "{class}");
         let error = task.error.clone().expect("it says why");
         assert_eq!((error.class, error.message.as_str()), (class, "it broke"));
-        let attempts = world.store.attempts(id).await.expect("it answers");
+        let attempts = world.store.attempts(id, 1000).await.expect("it answers");
         let outcome = if class.is_loss() { AttemptOutcome::Lost } else { AttemptOutcome::Failed };
         assert_eq!((attempts[0].outcome, attempts[0].failure.clone()), (Some(outcome), Some(error)));
         let (status, kind) = match class {
@@ -292,7 +324,7 @@ pub async fn a_give_back_costs_nothing(fixture: impl Fixture) {
     assert_eq!((task.reason, task.failures, task.losses), (Some(PendingReason::Queued), 0, 0));
     assert_eq!((task.attempt, task.started_at, task.rank), (1, None, claim.task.rank));
     assert_eq!(world.lease(id).await, None);
-    let attempts = world.store.attempts(id).await.expect("it answers");
+    let attempts = world.store.attempts(id, 1000).await.expect("it answers");
     assert_eq!(
         (attempts[0].outcome, attempts[0].ended_at),
         (Some(AttemptOutcome::Returned), Some(world.now()))

@@ -1,11 +1,15 @@
 //! When a process does not report any more: adoption by the next holder of its worker, else loss.
 
+use std::collections::BTreeSet;
+
 use remuda_core::{
-    AttemptOutcome, EventKind, FailureClass, Fence, PendingReason, Phase, Status, Task, TaskId,
+    AttemptOutcome, Claim, EventKind, FailureClass, Fence, Lease, NewTask, PendingReason, Phase, Status,
+    Task, TaskId,
 };
+use serde_json::value::RawValue;
 
 use super::Fixture;
-use super::world::{SECOND, World, acquired, completed, failed, held, new_task, owner, spec};
+use super::world::{Hand, SECOND, World, acquired, completed, failed, held, new_task, owner, spec};
 use crate::Error;
 
 /// Nobody takes over a worker or a lease that its holder still renews.
@@ -40,7 +44,7 @@ pub async fn the_next_holder_adopts_what_ran_out(fixture: impl Fixture) {
     assert_eq!(taken.lease.until, world.now() + world.options.policy.lease);
     assert_eq!(world.lease(id).await.as_ref(), Some(&taken.lease));
     assert_eq!((world.task(id).await, taken.task.status), (taken.task.clone(), Status::Running));
-    let attempts = world.store.attempts(id).await.expect("it answers");
+    let attempts = world.store.attempts(id, 1000).await.expect("it answers");
     assert_eq!((attempts.len(), attempts[0].owner, attempts[0].outcome), (1, new.owner, None));
     assert_eq!(world.kinds(id).await.last(), Some(&EventKind::Adopted));
     // The old one wakes up and changes nothing.
@@ -85,6 +89,81 @@ pub async fn a_process_adopts_its_own_at_once(fixture: impl Fixture) {
         let ended = world.store.end(new.owner, lease, completed()).await.expect("it ends");
         assert_eq!(ended.status, Status::Completed);
     }
+}
+
+/// Adopts until nothing more comes. What came each time.
+async fn adopt_all(hand: &Hand) -> Vec<Vec<Claim>> {
+    let (mut known, mut all) = (Vec::new(), Vec::new());
+    loop {
+        let some = hand.adopt(&known).await;
+        if some.is_empty() {
+            return all;
+        }
+        known.extend(some.iter().map(|claim| claim.lease.reference()));
+        all.push(some);
+    }
+}
+
+/// What a process left behind may be more than anybody can hold at once: it comes a little at a time, each once, and what did
+/// not come yet stays as it is, with whoever had it.
+pub async fn what_is_large_is_adopted_a_little_at_a_time(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let old = world.hand("w").await;
+    let mut claims = Vec::new();
+    for megabytes in [3, 3, 3, 10, 1] {
+        let text = format!("\"{}\"", "x".repeat(megabytes << 20));
+        let workflow = RawValue::from_string(text).expect("it is JSON");
+        world.submit(NewTask::new(workflow)).await;
+        world.clock.advance(SECOND);
+        claims.push(old.get().await);
+    }
+    let ids: Vec<_> = claims.iter().map(|claim| claim.task.id).collect();
+    let check = async |hand: &Hand, before: &[Lease]| {
+        let first = hand.adopt(&[]).await;
+        let came: Vec<_> = first.iter().map(|claim| claim.task.id).collect();
+        assert_eq!(came, ids[..2], "six megabytes, and the next one is too much");
+        for (id, lease) in ids.iter().zip(before).skip(2) {
+            assert_eq!(world.lease(*id).await.as_ref(), Some(lease), "it stays as it is");
+        }
+        let sizes = |all: &[Vec<Claim>]| all.iter().map(Vec::len).collect::<Vec<_>>();
+        let all = adopt_all(hand).await;
+        assert_eq!(sizes(&all), [2, 1, 1, 1], "one is taken, however large");
+        let came: Vec<_> = all.into_iter().flatten().map(|claim| (claim.task.id, claim)).collect();
+        assert_eq!(came.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ids, "each once");
+        for ((_, now), was) in came.iter().zip(&claims) {
+            assert_eq!(now.input.workflow.get().len(), was.input.workflow.get().len());
+            assert_eq!(now.lease.prompt_id, was.lease.prompt_id, "the same attempt");
+        }
+        came.into_iter().map(|(_, claim)| claim.lease).collect::<Vec<_>>()
+    };
+    let leases: Vec<Lease> = claims.iter().map(|claim| claim.lease.clone()).collect();
+    // The same process after a restart …
+    let again = world.hand_of("w", old.owner).await;
+    let leases = check(&again, &leases).await;
+    // … and another one, once they ran out.
+    world.clock.advance(world.options.policy.lease + SECOND);
+    let new = world.hand("w").await;
+    let leases = check(&new, &leases).await;
+    for lease in leases {
+        let ended = world.store.end(new.owner, lease.reference(), completed()).await.expect("it ends");
+        assert_eq!((ended.status, ended.repeated), (Status::Completed, false));
+    }
+}
+
+/// Small ones come together, however they are cut: all of them, each once.
+pub async fn many_small_tasks_are_adopted_together(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let old = world.hand("w").await;
+    let mut ids = BTreeSet::new();
+    for _ in 0..60 {
+        world.submit(new_task()).await;
+        ids.insert(old.get().await.task.id);
+    }
+    let new = world.hand_of("w", old.owner).await;
+    let all = adopt_all(&new).await;
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].iter().map(|claim| claim.task.id).collect::<BTreeSet<_>>(), ids);
+    assert_eq!(all[0].len(), 60);
 }
 
 /// A lease is not adopted from another process before it ran out, even by who holds the worker by now.
@@ -179,7 +258,7 @@ pub async fn a_lost_task_is_repeated_until_its_budget_is_used_up(fixture: impl F
         assert!(task.fence > claim.lease.fence, "the fence rises with the loss");
         assert_eq!(world.lease(id).await, None);
         assert_eq!(task.error.expect("it says why").class, FailureClass::Lost);
-        let attempts = world.store.attempts(id).await.expect("it answers");
+        let attempts = world.store.attempts(id, 1000).await.expect("it answers");
         let last = attempts.last().expect("there is one");
         assert_eq!((attempts.len(), last.outcome), (n as usize, Some(AttemptOutcome::Lost)));
         let lease = claim.lease.reference();

@@ -26,7 +26,7 @@ pub async fn everything_survives_a_restart(fixture: impl Fixture) {
     let ids = [done.task.id, retried.task.id, runs.task.id, waits.id, later.id];
     let mut before = Vec::new();
     for id in ids {
-        let attempts = world.store.attempts(id).await.expect("it answers");
+        let attempts = world.store.attempts(id, 1000).await.expect("it answers");
         let input = world.store.input(id).await.expect("it answers");
         before.push((world.task(id).await, world.events(id).await, attempts, input));
     }
@@ -38,7 +38,7 @@ pub async fn everything_survives_a_restart(fixture: impl Fixture) {
     assert_eq!(same, installation);
     assert!(!same.cluster_key.is_empty());
     for (id, before) in ids.into_iter().zip(before) {
-        let attempts = world.store.attempts(id).await.expect("it answers");
+        let attempts = world.store.attempts(id, 1000).await.expect("it answers");
         let input = world.store.input(id).await.expect("it answers");
         assert_eq!((world.task(id).await, world.events(id).await, attempts, input), before);
     }
@@ -77,7 +77,7 @@ pub async fn a_restarted_process_adopts_its_own(fixture: impl Fixture) {
     ));
     let ended = world.store.end(lease.owner, lease.reference(), completed()).await.expect("it ends");
     assert_eq!(ended.status, Status::Completed);
-    assert_eq!(world.store.attempts(task.id).await.expect("it answers").len(), 1);
+    assert_eq!(world.store.attempts(task.id, 1000).await.expect("it answers").len(), 1);
 }
 
 /// Renewing after a restart is soon enough: what others held is not taken from them meanwhile.

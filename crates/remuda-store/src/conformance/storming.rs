@@ -125,7 +125,7 @@ async fn balance(world: &World, stores: &[Arc<dyn Store>], done: &BTreeMap<TaskI
         let ends: Vec<_> =
             events.iter().filter(|event| event.kind.is_terminal()).map(|event| event.n).collect();
         assert_eq!(ends, [task.version], "one end, and nothing after it");
-        let attempts = world.store.attempts(task.id).await.expect("it answers");
+        let attempts = world.store.attempts(task.id, 1000).await.expect("it answers");
         assert!(attempts.iter().map(|attempt| attempt.n).eq(1..=task.attempt), "{attempts:?}");
         assert!(attempts.iter().all(|attempt| attempt.outcome.is_some() && attempt.ended_at.is_some()));
     }

@@ -59,7 +59,7 @@ pub async fn a_task_is_kept_as_it_came(fixture: impl Fixture) {
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].n, events[0].kind, events[0].at), (1, EventKind::Submitted, world.now()));
     assert_eq!(world.lease(new.id).await, None);
-    assert!(world.store.attempts(new.id).await.expect("it can be read").is_empty());
+    assert!(world.store.attempts(new.id, 1000).await.expect("it can be read").is_empty());
 }
 
 /// Questions about a task that is not there have empty answers; commands are refused.
@@ -70,7 +70,7 @@ pub async fn an_unknown_task_is_not_there(fixture: impl Fixture) {
     assert_eq!(store.input(id).await.expect("it answers"), None);
     assert_eq!(store.lease(id).await.expect("it answers"), None);
     assert_eq!(store.position(id).await.expect("it answers"), None);
-    assert!(store.attempts(id).await.expect("it answers").is_empty());
+    assert!(store.attempts(id, 1000).await.expect("it answers").is_empty());
     assert!(store.events(id, 0, 10).await.expect("it answers").is_empty());
     assert!(matches!(store.cancel(id).await, Err(Error::NotFound { .. })));
     assert!(matches!(store.hasten(id).await, Err(Error::NotFound { .. })));
@@ -381,7 +381,7 @@ pub async fn costs_are_learnt_by_shape(fixture: impl Fixture) {
     let remuda_core::transition::Ending::Completed { result, .. } = completed() else { panic!("it is that") };
     let ending = remuda_core::transition::Ending::Completed { result, gpu_ms: Some(4_321) };
     world.store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
-    let attempts = world.store.attempts(claim.task.id).await.expect("it answers");
+    let attempts = world.store.attempts(claim.task.id, 1000).await.expect("it answers");
     assert_eq!(attempts[0].gpu_ms, Some(4_321));
     // A store may learn a moment after the commit that taught it.
     eventually("the next of its shape is expected to cost as much", async || {

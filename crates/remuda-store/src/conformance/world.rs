@@ -298,3 +298,15 @@ pub(super) async fn joined<T>(what: &str, handle: JoinHandle<T>) -> T {
         Err(_) => panic!("it did not return: {what}"),
     }
 }
+
+/// What the first of two spawned calls to return gave, and the other one.
+pub(super) async fn either<T>(what: &str, one: JoinHandle<T>, other: JoinHandle<T>) -> (T, JoinHandle<T>) {
+    let first = futures_util::future::select(one, other);
+    match tokio::time::timeout(SOON + 5 * SECOND, first).await {
+        Ok(first) => {
+            let (returned, other) = first.factor_first();
+            (returned.expect("the call did not panic"), other.into_inner())
+        }
+        Err(_) => panic!("none returned: {what}"),
+    }
+}

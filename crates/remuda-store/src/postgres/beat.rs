@@ -1,11 +1,12 @@
 //! Renewing leases and workers, and waiting for news of them.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use postgres_types::{Json, Type};
-use remuda_core::{Fence, LeaseRef, TaskId, Timestamp, WorkerId};
+use remuda_core::{Fence, LeaseRef, OwnerId, TaskId, Timestamp, WorkerId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -32,6 +33,8 @@ pub(super) struct Beats {
 struct State {
     next_id: u64,
     waiters: HashMap<u64, Waiter>,
+    /// The newest of each process.
+    newest: HashMap<OwnerId, u64>,
     told: HashMap<LeaseRef, (bool, bool)>,
     /// Tasks given back because an idle worker wanted them.
     returned: HashMap<TaskId, Instant>,
@@ -40,20 +43,39 @@ struct State {
 #[derive(Debug)]
 struct Waiter {
     tasks: HashSet<TaskId>,
-    wake: Arc<Notify>,
+    wake: Arc<Wake>,
+}
+
+/// Ends the sleep of one that waits.
+#[derive(Debug, Default)]
+struct Wake {
+    notify: Notify,
+    /// A newer one of the same process is there: whoever asks again does not wait for the answer before.
+    superseded: AtomicBool,
+}
+
+impl Wake {
+    fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Acquire)
+    }
 }
 
 /// A beat that waits. Dropped, it does not.
 #[derive(Debug)]
 struct Waiting<'a> {
     id: u64,
+    owner: OwnerId,
     beats: &'a Beats,
-    wake: Arc<Notify>,
+    wake: Arc<Wake>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.beats.state().waiters.remove(&self.id);
+        let mut state = self.beats.state();
+        state.waiters.remove(&self.id);
+        if state.newest.get(&self.owner) == Some(&self.id) {
+            state.newest.remove(&self.owner);
+        }
     }
 }
 
@@ -62,13 +84,19 @@ impl Beats {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn wait_for(&self, tasks: HashSet<TaskId>) -> Waiting<'_> {
-        let wake = Arc::new(Notify::new());
+    fn wait_for(&self, owner: OwnerId, tasks: HashSet<TaskId>) -> Waiting<'_> {
+        let wake = Arc::<Wake>::default();
         let mut state = self.state();
         state.next_id += 1;
         let id = state.next_id;
+        if let Some(before) = state.newest.insert(owner, id)
+            && let Some(before) = state.waiters.remove(&before)
+        {
+            before.wake.superseded.store(true, Ordering::Release);
+            before.wake.notify.notify_one();
+        }
         state.waiters.insert(id, Waiter { tasks, wake: Arc::clone(&wake) });
-        Waiting { id, beats: self, wake }
+        Waiting { id, owner, beats: self, wake }
     }
 
     /// There may be news of the leases of these tasks.
@@ -78,7 +106,7 @@ impl Beats {
         }
         for waiter in self.state().waiters.values() {
             if tasks.iter().any(|task| waiter.tasks.contains(task)) {
-                waiter.wake.notify_one();
+                waiter.wake.notify.notify_one();
             }
         }
     }
@@ -86,7 +114,7 @@ impl Beats {
     /// The store closes.
     pub(super) fn wake_all(&self) {
         for waiter in self.state().waiters.values() {
-            waiter.wake.notify_one();
+            waiter.wake.notify.notify_one();
         }
     }
 
@@ -172,14 +200,19 @@ impl Inner {
     pub(super) async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
         let deadline = Instant::now() + request.wait;
         // Registered before looking, so that nothing that comes in between is missed.
-        let waiting = self.beats.wait_for(request.leases.iter().map(|beat| beat.lease.task).collect());
+        let tasks = request.leases.iter().map(|beat| beat.lease.task).collect();
+        let waiting = self.beats.wait_for(request.owner, tasks);
         let renewed: Result<BeatReply> = attempt!(self.sessions, self.renew(&request));
         let mut reply = renewed?;
         let done = |reply: &BeatReply| !reply.lost.is_empty() || !reply.lost_workers.is_empty();
         while !done(&reply) && !self.beats.is_new(&reply.news) && !self.stop.is_cancelled() {
-            let woken = tokio::time::timeout_at(deadline, waiting.wake.notified()).await;
+            let woken = tokio::time::timeout_at(deadline, waiting.wake.notify.notified()).await;
             if woken.is_err() {
                 break;
+            }
+            if waiting.wake.is_superseded() {
+                // What it is told counts as untold, because perhaps nobody hears it any more.
+                return Ok(reply);
             }
             let found: Result<Vec<LeaseNews>> = attempt!(self.sessions, self.read_news(&request));
             reply.news = found?;

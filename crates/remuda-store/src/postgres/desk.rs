@@ -230,8 +230,7 @@ impl Desk<'_> {
         if reserved.is_empty() {
             return assign(candidates, wants, self.now);
         }
-        let idle: Vec<Want> = wants.iter().filter(|want| !want.ahead).cloned().collect();
-        let busy: Vec<Want> = wants.iter().filter(|want| want.ahead).cloned().collect();
+        let (busy, idle): (Vec<&Want>, Vec<&Want>) = wants.iter().partition(|want| want.ahead);
         let first = assign(candidates, &idle, self.now);
         let left = (0..candidates.len())
             .filter(|index| !first.contains(&Some(*index)) && !reserved.contains(&candidates[*index].id));

@@ -3,12 +3,11 @@
 //! Callers put things in and wait for the answer; the batch workers take out everything that is there. So the batch
 //! grows with the load by itself, and a lone caller never waits for company.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, LaneId, LeaseRef, NewTask, OwnerId, Requirements, TaskId};
-use std::collections::BTreeSet;
+use remuda_core::{Claim, Fence, LaneId, LeaseRef, NewTask, OwnerId, Requirements, TaskId, WorkerId};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -72,7 +71,15 @@ pub(super) struct Parked {
     pub(super) marked: Option<TaskId>,
 }
 
+/// For whom a claim waits.
+type Place<'a> = (&'a WorkerId, OwnerId, Fence, bool);
+
 impl Parked {
+    fn place(&self) -> Place<'_> {
+        let ClaimRequest { worker, owner, worker_fence, ahead, .. } = &*self.request;
+        (worker, *owner, *worker_fence, *ahead)
+    }
+
     /// Whether it will go on waiting when there is nothing for it.
     pub(super) fn stays(&self) -> bool {
         self.deadline > Instant::now()
@@ -83,6 +90,11 @@ impl Parked {
         let delivery = Delivery { claim: Some(claim), queue: Arc::downgrade(queue) };
         // If nobody takes it, dropping it gives the task back.
         let _ = self.reply.send(Ok(Some(delivery)));
+    }
+
+    /// Says that there is nothing.
+    fn nothing(self) {
+        let _ = self.reply.send(Ok(None));
     }
 
     /// Says that there will be none.
@@ -190,7 +202,11 @@ impl Queue {
         let id = state.next_id;
         let deadline = Instant::now() + request.wait;
         let request = Arc::new(request);
-        state.claims.push(Parked { id, request, reply, deadline, due: true, looked: false, marked: None });
+        let new = Parked { id, request, reply, deadline, due: true, looked: false, marked: None };
+        // Whoever asks again does not wait for the answer before.
+        let before = state.claims.extract_if(.., |parked| parked.place() == new.place());
+        before.for_each(Parked::nothing);
+        state.claims.push(new);
         drop(state);
         self.wake.notify_one();
         Ok(Ticket { id, queue: Arc::clone(self), answer })
@@ -261,7 +277,7 @@ impl Queue {
                 continue;
             }
             if state.closed || !parked.stays() {
-                let _ = parked.reply.send(Ok(None));
+                parked.nothing();
                 continue;
             }
             parked.looked = true;
@@ -270,6 +286,7 @@ impl Queue {
             state.claims.push(parked);
         }
         state.claims.sort_by_key(|parked| parked.id);
+        state.supersede();
         drop(state);
         if due {
             self.wake.notify_one();
@@ -281,7 +298,7 @@ impl Queue {
         let mut state = self.state();
         state.closed = true;
         for parked in std::mem::take(&mut state.claims) {
-            let _ = parked.reply.send(Ok(None));
+            parked.nothing();
         }
         drop(state);
         self.wake.notify_one();
@@ -296,6 +313,14 @@ impl Batch {
 }
 
 impl State {
+    /// Answers the claims that a newer one of the same worker and kind took the place of while they were looked at.
+    fn supersede(&mut self) {
+        let mut newest: HashSet<Place<'_>> = HashSet::with_capacity(self.claims.len());
+        let keep: Vec<bool> = self.claims.iter().rev().map(|parked| newest.insert(parked.place())).collect();
+        let mut keep = keep.into_iter().rev();
+        self.claims.extract_if(.., |_| !keep.next().unwrap_or(true)).for_each(Parked::nothing);
+    }
+
     fn take(&mut self) -> Option<Batch> {
         let mut commands = Vec::new();
         while commands.len() < BATCH

@@ -123,9 +123,9 @@ impl Store for PostgresStore {
         self.inner.input(id).await
     }
 
-    async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
+    async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
         let _turn = self.inner.turn().await?;
-        self.inner.attempts(id).await
+        self.inner.attempts(id, limit).await
     }
 
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {

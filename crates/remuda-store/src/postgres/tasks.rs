@@ -93,14 +93,15 @@ impl Inner {
         attempt!(self.sessions, read())
     }
 
-    pub(super) async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
+    pub(super) async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
         let read = async || {
             // The attempt under way is its lease.
             let statement = "SELECT task, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms \
                 FROM remuda.attempt WHERE task = $1 UNION ALL SELECT task, attempt, owner, worker, prompt_id, \
-                started_at, NULL, NULL, NULL, NULL FROM remuda.lease WHERE task = $1 ORDER BY 2";
-            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
-            rows.iter().map(rows::attempt).collect()
+                started_at, NULL, NULL, NULL, NULL FROM remuda.lease WHERE task = $1 ORDER BY 2 DESC LIMIT $2";
+            let params = Columns::default().with(Type::UUID, id.0).with(Type::INT8, i64::from(limit));
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            rows.iter().rev().map(rows::attempt).collect()
         };
         attempt!(self.sessions, read())
     }

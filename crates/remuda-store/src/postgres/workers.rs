@@ -17,6 +17,7 @@ use super::rows::{self, get, lease_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use super::tasks::lock_all;
+use crate::requests::Armful;
 use crate::{Acquired, AdoptRequest, Error, Registrant, Result};
 
 const LEASES_ON: &str =
@@ -87,6 +88,7 @@ impl Inner {
             transaction.rollback().await?;
             return Ok((Vec::new(), Tidings::default()));
         }
+        let ids = armful(&transaction, ids).await?;
         let tasks = lock_all(&transaction, &ids).await?;
         // Again under the lock: its holder may have come back in between.
         let leases = lock_leases(&transaction, &ids).await?;
@@ -284,6 +286,21 @@ impl Inner {
         let tidings = save.commit_in(transaction, self.side_shard()).await?;
         Ok((lost, tidings))
     }
+}
+
+/// The first of these tasks, as many as are taken over at once. The rest stays as it is: the caller asks until nothing more
+/// comes.
+async fn armful(transaction: &Transaction, mut ids: Vec<Uuid>) -> Result<Vec<Uuid>, Fault> {
+    let statement = "SELECT task, octet_length(placements::text)::bigint + octet_length(workflow) + \
+        coalesce(octet_length(extra), 0) FROM remuda.task_input WHERE task = ANY($1)";
+    let rows = transaction.query(statement, &[(&ids, Type::UUID_ARRAY)]).await?;
+    let pair = |row| Ok((get(row, 0)?, get(row, 1)?));
+    let sizes: HashMap<Uuid, i64> = rows.iter().map(pair).collect::<Result<_, Fault>>()?;
+    let mut armful = Armful::default();
+    let size = |id: &Uuid| sizes.get(id).and_then(|size| u64::try_from(*size).ok()).unwrap_or(0);
+    let taken = ids.iter().take_while(|id| armful.takes(size(id))).count();
+    ids.truncate(taken);
+    Ok(ids)
 }
 
 /// A worker, and whether somebody drives it.

@@ -85,12 +85,19 @@ impl Beat {
     }
 
     /// Leases went to somebody else while it waited.
-    pub(super) fn lose(&mut self, taken: &[LeaseRef]) {
-        for beat in &self.request.leases {
-            if taken.contains(&beat.lease) && !self.lost.contains(&beat.lease) {
-                self.lost.push(beat.lease);
-            }
+    pub(super) fn lose(&mut self, taken: &HashSet<LeaseRef>) {
+        if taken.is_empty() {
+            return;
         }
+        let known: HashSet<LeaseRef> = self.lost.iter().copied().collect();
+        let leases = self.request.leases.iter().map(|beat| beat.lease);
+        self.lost.extend(leases.filter(|lease| taken.contains(lease) && !known.contains(lease)));
+    }
+
+    /// A newer one of the same process is there: whoever asks again does not wait for the answer before. What it is told counts
+    /// as untold, because perhaps nobody hears it any more.
+    pub(super) fn make_way(self, state: &State) {
+        self.answer(state, &mut Told::new());
     }
 
     /// Tells everything that there is to tell.

@@ -3,7 +3,7 @@
 //! Every claim is put here first. At the end of each transaction all that wait are served from what is ready then,
 //! idle workers before busy ones; who got nothing stays until its time is over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use remuda_core::schedule::{self, Want};
@@ -126,11 +126,12 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new(id: u64, request: ClaimRequest, reply: ClaimReply) -> Self {
+    pub(super) fn new(id: u64, mut request: ClaimRequest, reply: ClaimReply) -> Self {
         let want = Want {
             worker: request.worker.clone(),
             lanes: BTreeSet::new(),
-            loaded: request.loaded.clone(),
+            // Held once: nobody asks the request for it.
+            loaded: std::mem::take(&mut request.loaded),
             ahead: request.ahead,
         };
         // The counter of lanes starts with 1: they are looked at before the first serving.
@@ -139,6 +140,12 @@ impl Waiting {
 
     pub(super) fn is_gone(&self) -> bool {
         self.reply.is_closed()
+    }
+
+    /// For whom it waits.
+    fn place(&self) -> (&WorkerId, OwnerId, Fence, bool) {
+        let ClaimRequest { worker, owner, worker_fence, ahead, .. } = &self.request;
+        (worker, *owner, *worker_fence, *ahead)
     }
 
     /// Whether the worker is still the caller's.
@@ -152,6 +159,18 @@ impl Waiting {
         // Nobody there: what is in the ticket goes back when it is dropped.
         let _gone = self.reply.send(claim.map(|claim| claim.map(ticket)));
     }
+}
+
+/// Takes out the claims that a newer one of the same worker and kind took the place of. A worker that asks again does not wait
+/// for the answer before, and what waits is bounded by the number of workers.
+pub(super) fn superseded(waiting: &mut Vec<Waiting>) -> Vec<Waiting> {
+    let mut newest = HashSet::with_capacity(waiting.len());
+    let keep: Vec<bool> = waiting.iter().rev().map(|claim| newest.insert(claim.place())).collect();
+    if newest.len() == waiting.len() {
+        return Vec::new();
+    }
+    let mut keep = keep.into_iter().rev();
+    waiting.extract_if(.., |_| !keep.next().unwrap_or(true)).collect()
 }
 
 fn drives(state: &State, worker: &WorkerId, owner: OwnerId, fence: Fence) -> bool {
@@ -189,8 +208,9 @@ impl Batch<'_> {
             return Ok(Vec::new());
         }
         let window = self.window(&lanes, places.len())?;
-        let wants: Vec<Want> =
-            places.iter().filter_map(|&place| waiting.get(place)).map(|c| c.want.clone()).collect();
+        let waiting = &*waiting;
+        let wants: Vec<&Want> =
+            places.iter().filter_map(|&place| waiting.get(place)).map(|claim| &claim.want).collect();
         let mut given: Vec<Option<TaskId>> = vec![None; wants.len()];
         if !window.candidates.is_empty() {
             for (slot, index) in given.iter_mut().zip(schedule::assign(&window.candidates, &wants, self.now))
@@ -199,7 +219,7 @@ impl Batch<'_> {
             }
         }
         let mut served = Vec::new();
-        for ((want, task), &place) in wants.iter().zip(&given).zip(&places) {
+        for ((&want, task), &place) in wants.iter().zip(&given).zip(&places) {
             let task = match task {
                 Some(task) => Some(*task),
                 // Everything it saw avoids it or went to others: look further back.

@@ -10,8 +10,10 @@ use super::batch::{Batch, Was};
 use super::claims::RawClaim;
 use super::fault::Outcome;
 use super::pieces::Laid;
+use super::reads;
 use super::rows::{Numbered, micros};
 use super::state::{Driver, Held};
+use crate::requests::Armful;
 use crate::{AdoptRequest, EndReply, Error};
 
 impl Batch<'_> {
@@ -105,10 +107,16 @@ impl Batch<'_> {
             }
             settled && self.ran_out(held)
         };
-        let mut taken: Vec<Held> = self.state.running.values().filter(|held| takes(held)).cloned().collect();
-        taken.sort_by_key(|held| (held.started_at, held.task.id));
-        let mut claims = Vec::with_capacity(taken.len());
-        for mut held in taken {
+        let taken = self.state.running.values().filter(|held| takes(held));
+        let mut taken: Vec<_> = taken.map(|held| (held.started_at, held.task.id, held.no)).collect();
+        taken.sort_unstable();
+        let (mut claims, mut armful) = (Vec::new(), Armful::default());
+        for (_, id, no) in taken {
+            // The rest stays as it is: the caller asks until nothing more comes.
+            if !armful.takes(reads::numbered_size(self.db, no)?.unwrap_or(0)) {
+                break;
+            }
+            let Some(mut held) = self.state.running.get(&id).cloned() else { continue };
             let input = self.input(held.no)?;
             let before = held.lease.reference();
             let foreign = held.lease.owner != request.owner;

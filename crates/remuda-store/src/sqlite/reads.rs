@@ -140,7 +140,7 @@ pub(super) fn input_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
     }
 }
 
-fn numbered_size(db: &Connection, no: i64) -> Outcome<Option<u64>> {
+pub(super) fn numbered_size(db: &Connection, no: i64) -> Outcome<Option<u64>> {
     let sql = "SELECT coalesce(octet_length(placements), 0) + octet_length(workflow) + \
                coalesce(octet_length(extra), 0), text FROM input_row WHERE no = ?";
     one(db, sql, (no,), |row| {
@@ -170,15 +170,17 @@ fn numbered_input(db: &Connection, no: i64) -> Outcome<Option<TaskInput>> {
     one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 4)?))?.fill(db)?.parse())
 }
 
-pub(super) fn attempts(db: &Connection, id: TaskId) -> Outcome<Vec<Attempt>> {
+pub(super) fn attempts(db: &Connection, id: TaskId, limit: u32) -> Outcome<Vec<Attempt>> {
     let Some(no) = number(db, id)? else {
         return Ok(Vec::new());
     };
     let sql = "SELECT n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms FROM attempt \
-               WHERE no = ? ORDER BY n";
-    let mut attempts = all(db, sql, (no,), |row| rows::attempt(id, row))?;
+               WHERE no = ? ORDER BY n DESC LIMIT ?";
+    let mut attempts = all(db, sql, (no, limit), |row| rows::attempt(id, row))?;
     let sql = concat!("SELECT ", lease_columns!(), " FROM lease WHERE no = ?");
-    attempts.extend(one(db, sql, (no,), rows::lease)?.map(rows::attempt_under_way));
+    attempts.splice(..0, one(db, sql, (no,), rows::lease)?.map(rows::attempt_under_way));
+    attempts.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    attempts.reverse();
     Ok(attempts)
 }
 

@@ -293,8 +293,8 @@ impl Store for SqliteStore {
         self.look_or_read(move |db, most| reads::input_within(db, id, most)).await
     }
 
-    async fn attempts(&self, id: TaskId) -> Result<Vec<Attempt>> {
-        self.read(move |db| reads::attempts(db, id)).await
+    async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
+        self.read(move |db| reads::attempts(db, id, limit)).await
     }
 
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {

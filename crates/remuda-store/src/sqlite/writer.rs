@@ -1,15 +1,15 @@
 //! The thread that writes: everything that waits in one transaction, answers after its commit.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use remuda_core::{LeaseRef, Status};
+use remuda_core::{LeaseRef, OwnerId, Status};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc};
 
 use super::batch::{Batch, Effects};
 use super::beats::{Beat, Told};
-use super::claims::{Orphans, RawClaim, Waiting};
+use super::claims::{Orphans, RawClaim, Waiting, superseded};
 use super::command::{Command, Submit, Work, again, whole};
 use super::fault::{Fault, Outcome};
 use super::lock::FileLock;
@@ -75,7 +75,8 @@ pub(super) struct Loop {
     /// What is remembered may not be what is in the file.
     stale: bool,
     waiting: Vec<Waiting>,
-    beats: Vec<Beat>,
+    /// One of each process: the newest.
+    beats: HashMap<OwnerId, Beat>,
     told: Told,
     /// How many rows had been changed when the log was last copied back.
     copied: u64,
@@ -97,7 +98,7 @@ impl Writer {
             state,
             stale: false,
             waiting: Vec::new(),
-            beats: Vec::new(),
+            beats: HashMap::new(),
             told: Told::new(),
             copied: 0,
             long: 0,
@@ -120,7 +121,7 @@ impl Loop {
         for claim in self.waiting.drain(..) {
             claim.answer(Ok(None), &self.writer.orphans);
         }
-        for beat in self.beats.drain(..) {
+        for (_, beat) in self.beats.drain() {
             beat.answer(&self.state, &mut self.told);
         }
         let Writer { db, lock, .. } = self.writer;
@@ -163,17 +164,25 @@ impl Loop {
     fn round(&mut self, commands: impl Iterator<Item = Command>) -> bool {
         let mut items = Vec::new();
         let mut over = Over::default();
-        let mut close = false;
+        let (mut claims, mut close) = (false, false);
         for command in commands {
             match command {
                 Command::Submit(submit) => items.push(Item::Submit(submit)),
                 Command::Change(work) => items.push(Item::Change(work)),
                 Command::Beat(beat) => items.push(Item::Beat(beat)),
-                Command::Claim(claim) => self.waiting.push(claim),
+                Command::Claim(claim) => {
+                    self.waiting.push(claim);
+                    claims = true;
+                }
                 Command::ClaimOver(id) => _ = over.claims.insert(id),
                 Command::BeatOver(id) => _ = over.beats.insert(id),
                 Command::Nudge => {}
                 Command::Close => close = true,
+            }
+        }
+        if claims {
+            for claim in superseded(&mut self.waiting) {
+                claim.answer(Ok(None), &self.writer.orphans);
             }
         }
         match self.together(&mut items) {
@@ -285,29 +294,41 @@ impl Loop {
             // Nobody listens.
             let _unheard = self.writer.changes.send(change);
         }
+        let mut came = Vec::new();
         for item in items {
             match item {
                 Item::Submit(submit) => submit.answer(&self.state),
                 Item::Change(work) => work.answer(None),
-                Item::Beat(beat) => self.beats.push(beat),
+                Item::Beat(beat) => came.push(beat),
             }
         }
-        self.tell(&effects.lost);
+        self.tell(came, effects.news, &effects.lost);
         self.state.trim();
     }
 
-    /// Answers the beats that have something to hear.
-    fn tell(&mut self, lost: &[LeaseRef]) {
-        let mut quiet = Vec::with_capacity(self.beats.len());
-        for mut beat in self.beats.drain(..) {
-            beat.lose(lost);
-            if beat.is_urgent(&self.state, &self.told) {
-                beat.answer(&self.state, &mut self.told);
-            } else if !beat.reply.is_closed() {
-                quiet.push(beat);
+    /// Answers the beats that have something to hear. Those that wait are looked at when there is something new for somebody, and
+    /// not with every commit.
+    fn tell(&mut self, came: Vec<Beat>, news: bool, lost: &[LeaseRef]) {
+        self.beats.retain(|_, beat| !beat.reply.is_closed());
+        for beat in &came {
+            if let Some(before) = self.beats.remove(&beat.request.owner) {
+                before.make_way(&self.state);
             }
         }
-        self.beats = quiet;
+        let mut looked_at = Vec::new();
+        if news || !lost.is_empty() {
+            looked_at.extend(self.beats.drain().map(|(_, beat)| beat));
+        }
+        looked_at.extend(came);
+        let lost: HashSet<LeaseRef> = lost.iter().copied().collect();
+        for mut beat in looked_at {
+            beat.lose(&lost);
+            if beat.is_urgent(&self.state, &self.told) {
+                beat.answer(&self.state, &mut self.told);
+            } else if let Some(before) = self.beats.insert(beat.request.owner, beat) {
+                before.make_way(&self.state);
+            }
+        }
         if self.told.len() > 2 * self.state.running.len() + 100 {
             let running = &self.state.running;
             self.told.retain(|lease, _| {
@@ -333,10 +354,7 @@ impl Loop {
         }
         self.waiting = waiting;
         if !over.beats.is_empty() {
-            let (over, still) = self.beats.drain(..).partition(|beat| over.beats.contains(&beat.id));
-            self.beats = still;
-            let over: Vec<Beat> = over;
-            for beat in over {
+            for (_, beat) in self.beats.extract_if(|_, beat| over.beats.contains(&beat.id)) {
                 beat.answer(&self.state, &mut self.told);
             }
         }

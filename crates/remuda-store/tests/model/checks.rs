@@ -41,7 +41,7 @@ impl World {
         let ends = events.iter().filter(|event| event.kind.is_terminal()).count();
         assert_eq!(ends, usize::from(life.task.status.is_terminal()));
         assert_eq!(events.last().is_some_and(|event| event.kind.is_terminal()), ends == 1);
-        let attempts = self.store.attempts(id).await.expect("it answers");
+        let attempts = self.store.attempts(id, 1000).await.expect("it answers");
         assert!(attempts.iter().map(|attempt| attempt.n).eq(1..=life.task.attempt));
         assert_eq!(attempts.iter().map(|attempt| attempt.outcome).collect::<Vec<_>>(), life.attempts);
         assert!(attempts.iter().all(|attempt| attempt.ended_at.is_some() == attempt.outcome.is_some()));

@@ -128,7 +128,7 @@ async fn check_tasks(store: &dyn Store, left: &Left, left_plain: bool, tenant: &
     let counts = store.counts(Some(tenant)).await.expect("it counts");
     assert_eq!(counts, Counts { pending: 1, running: 1, completed: 1, cancelled: 1, failed: 0 });
     assert_eq!(store.unfinished(tenant, Dialect::Comfyui, Some("c")).await.expect("it counts"), 2);
-    let attempts = store.attempts(left.ended).await.expect("it answers");
+    let attempts = store.attempts(left.ended, 1000).await.expect("it answers");
     assert_eq!(attempts.len(), 1);
     assert_eq!((attempts[0].owner, attempts[0].outcome), (OWNER, Some(AttemptOutcome::Completed)));
     let lease = store.lease(left.runs).await.expect("it answers").expect("it is held");

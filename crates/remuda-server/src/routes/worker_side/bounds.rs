@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::hash::Hash;
 
 use remuda_core::transition::Ending;
 use remuda_core::{Capabilities, Failure, FailureClass, Requirements, TaskResult, WorkerReport, WorkerSpec};
+use remuda_runner::wire;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -23,12 +25,16 @@ const DETAILS: usize = 4 << 20;
 const LABELS: usize = 500;
 /// Classes and models of a worker, together.
 const OFFERS: usize = 200_000;
-/// Models that are loaded at the same time.
-const LOADED: usize = 10_000;
+/// Models that are loaded at the same time, as far as that is remembered while a claim waits.
+const LOADED: usize = 64;
 /// Classes and models that a worker found to be missing.
 const LEARNT: usize = 20_000;
-/// Leases and workers in one request.
+/// Leases in one request about a worker.
 pub(super) const LISTED: usize = 20_000;
+/// Leases and workers in one beat, each of them once. A key that may have more workers may say more.
+const BEATEN: usize = 4_096;
+/// A worker renders one task, has the next one ready, and delivers those before.
+const LEASES_OF_ONE: usize = 8;
 
 /// Refuses a list that nobody has.
 pub(super) fn listed(field: &str, length: usize, most: usize) -> ApiResult<()> {
@@ -36,6 +42,34 @@ pub(super) fn listed(field: &str, length: usize, most: usize) -> ApiResult<()> {
         return Err(ApiError::invalid(field, format!("{field} has {length} entries; {most} are possible")));
     }
     Ok(())
+}
+
+/// Takes out what is said twice. Of two the last counts.
+pub(super) fn once<T, K: Hash + Eq>(said: &mut Vec<T>, name: impl Fn(&T) -> K) {
+    let mut seen = HashSet::with_capacity(said.len());
+    if said.iter().all(|one| seen.insert(name(one))) {
+        return;
+    }
+    seen.clear();
+    said.reverse();
+    said.retain(|one| seen.insert(name(one)));
+    said.reverse();
+    said.shrink_to_fit();
+}
+
+/// A beat with more leases or workers than a key can have. Not just as many as it may register: when that number is made
+/// smaller, the workers that it has stay.
+pub(super) fn beat(beat: &wire::Beat, key_workers: u32) -> ApiResult<()> {
+    let workers = usize::try_from(key_workers).unwrap_or(usize::MAX);
+    listed("workers", beat.workers.len(), BEATEN.max(workers))?;
+    listed("leases", beat.leases.len(), BEATEN.max(workers.saturating_mul(LEASES_OF_ONE)))
+}
+
+/// What a worker has loaded is a preference, and the first of it is enough.
+pub(super) fn loaded(loaded: &mut Vec<i64>) {
+    loaded.truncate(LOADED);
+    // A claim waits for long: what was cut off must not stay in memory with it.
+    loaded.shrink_to_fit();
 }
 
 fn named(field: &str, text: &str) -> ApiResult<()> {
@@ -55,8 +89,7 @@ pub(super) fn spec(spec: &WorkerSpec) -> ApiResult<()> {
 }
 
 /// What a worker says it can do.
-pub(super) fn offer(offer: &Capabilities, loaded: &[i64]) -> ApiResult<()> {
-    listed("loaded", loaded.len(), LOADED)?;
+pub(super) fn offer(offer: &Capabilities) -> ApiResult<()> {
     listed("capabilities.labels", offer.labels.len(), LABELS)?;
     listed("capabilities", offer.nodes.len() + offer.models.len(), OFFERS)?;
     let mut names = offer.labels.iter().chain(&offer.nodes).chain(&offer.models);
@@ -224,6 +257,24 @@ mod tests {
         assert_eq!(kept.models, set(&["a.safetensors"]));
         let nothing = Requirements { models: set(&["c.pt"]), ..Requirements::default() };
         assert_eq!(learnt(nothing, &graph).unwrap_err().status.as_u16(), 422);
+    }
+
+    #[test]
+    fn what_is_said_twice_counts_once() {
+        let mut said = vec![(1, 'a'), (2, 'b'), (1, 'c'), (3, 'd'), (2, 'e')];
+        once(&mut said, |one| one.0);
+        assert_eq!(said, [(1, 'c'), (3, 'd'), (2, 'e')]);
+        let mut many = vec![(7, 'a'); 100_000];
+        once(&mut many, |one| one.0);
+        assert!(many.len() == 1 && many.capacity() < 100, "{} of {}", many.len(), many.capacity());
+    }
+
+    #[test]
+    fn of_what_is_loaded_the_first_is_kept() {
+        let mut many: Vec<i64> = (0..10_000).collect();
+        loaded(&mut many);
+        assert_eq!(many, (0..64).collect::<Vec<_>>());
+        assert!(many.capacity() < 200, "{}", many.capacity());
     }
 
     #[test]

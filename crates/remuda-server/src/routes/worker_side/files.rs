@@ -188,7 +188,8 @@ pub(crate) async fn discard(
     if task.fence != query.fence || task.attempt != query.attempt {
         return Err(StoreError::Fenced.into());
     }
-    let attempts = state.store.attempts(id).await.map_err(of_lease)?;
+    // It is the last one.
+    let attempts = state.store.attempts(id, 1).await.map_err(of_lease)?;
     let own = attempts.iter().any(|one| one.n == query.attempt && one.owner == sidecar.owner);
     if !own {
         return Err(StoreError::Fenced.into());

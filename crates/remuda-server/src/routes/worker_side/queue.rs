@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_core::{Claim, Fence, Harmed, LeaseRef, OutputFile, Sha256, Worker, WorkerReport};
+use remuda_core::{Claim, Fence, Harmed, LeaseRef, OutputFile, Sha256, TaskInput, Worker, WorkerReport};
 use remuda_pool::Work;
 use remuda_runner::lenient::count_values;
 use remuda_runner::preflight::MOST_SIDECAR_VALUES;
@@ -21,8 +21,15 @@ use super::deliveries::{is_own, is_stored};
 use super::sidecar::{Said, Sidecar, current, foreign_file, of_lease};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery, read_body_with};
+use crate::share::{Held, PATIENCE, Visit};
 use crate::state::AppState;
 use crate::wire::printable;
+
+/// From here on an answer is counted.
+const LARGE: usize = 64 << 10;
+
+/// About so many bytes are said of a file that must be at the worker first.
+const PLACEMENT: usize = 256;
 
 /// So long may be what a process says of an incident.
 const LONGEST_WORD: usize = 200;
@@ -172,8 +179,9 @@ fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
 
 /// Claim a task
 ///
-/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. The
-/// worker has the labels that it was registered with, whatever the claim says.
+/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. Of one
+/// worker one claim waits, and one with `ahead`: the next one answers it with 204. The worker has the labels that it was
+/// registered with, whatever the claim says; of what is `loaded` the first 64 count.
 #[utoipa::path(
     post, path = "/api/v1/worker/claim", tag = "worker", operation_id = "worker_claim",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -193,7 +201,7 @@ pub(crate) async fn claim(
     Said(said): Said<wire::Claim>,
 ) -> ApiResult<Response> {
     let _permit = state.permits.sidecar()?;
-    bounds::offer(&said.capabilities, &said.loaded)?;
+    bounds::offer(&said.capabilities)?;
     let offers = &state.live.offers;
     let offer = offers.take_up(&state, &said.worker, said.worker_fence, said.capabilities).await?;
     let request = ClaimRequest {
@@ -219,7 +227,8 @@ pub(crate) async fn claim(
 
 /// Take over what runs on a worker
 ///
-/// The caller's own leases that are not in `known`, and those of others that ran out.
+/// The caller's own leases that are not in `known`, and those of others that ran out. At least one of them, and not more than
+/// 8 MiB of graphs together: ask again, with those that came in `known`, until none comes.
 #[utoipa::path(
     post, path = "/api/v1/worker/adopt", tag = "worker", operation_id = "worker_adopt",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -233,7 +242,7 @@ pub(crate) async fn adopt(
     State(state): State<AppState>,
     sidecar: Sidecar,
     Said(said): Said<wire::Adopt>,
-) -> ApiResult<Json<wire::Adopted>> {
+) -> ApiResult<Response> {
     bounds::listed("known", said.known.len(), bounds::LISTED)?;
     let request = AdoptRequest {
         owner: sidecar.owner,
@@ -242,8 +251,22 @@ pub(crate) async fn adopt(
         gateway: gateway(&state),
         known: said.known,
     };
+    let reading = state.permits.read().await?;
     let claims = state.store.adopt(request).await.map_err(of_lease)?;
-    Ok(Json(wire::Adopted { claims: claims.into_iter().map(|claim| shown(claim, &sidecar)).collect() }))
+    let size: usize = claims.iter().map(|claim| size_of_input(&claim.input)).sum();
+    // Whoever hears that there is no room asks again, and they are still its own.
+    let pass = match size {
+        0..LARGE => None,
+        _ => {
+            let waited = state.memory.wait(&Visit::guest(), size as u64, PATIENCE).await;
+            Some(waited.map_err(|_| ApiError::no_memory())?)
+        }
+    };
+    let claims = claims.into_iter().map(|claim| shown(claim, &sidecar)).collect();
+    let answer = Json(wire::Adopted { claims }).into_response();
+    // Only now is it there once, and not as claims and as text.
+    drop(reading);
+    Ok(answer.map(|body| Held::wrap(body, pass)))
 }
 
 /// All leases on a worker that the caller holds
@@ -270,7 +293,8 @@ pub(crate) async fn leases(
 
 /// Renew leases and workers, and wait for news of them
 ///
-/// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start sooner what only waits.
+/// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start sooner what only waits. Of one
+/// process one beat waits: the next one answers it with what is known.
 #[utoipa::path(
     post, path = "/api/v1/worker/beat", tag = "worker", operation_id = "worker_beat",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -283,9 +307,8 @@ pub(crate) async fn beat(
     Said(said): Said<wire::Beat>,
 ) -> ApiResult<Json<BeatReply>> {
     let _permit = state.permits.sidecar()?;
+    bounds::beat(&said, state.limits.key_workers)?;
     let wire::Beat { leases, mut workers, wait_ms } = said;
-    bounds::listed("leases", leases.len(), bounds::LISTED)?;
-    bounds::listed("workers", workers.len(), bounds::LISTED)?;
     workers.iter_mut().for_each(|worker| bounds::report(&mut worker.report));
     let request = BeatRequest { owner: sidecar.owner, leases, workers, wait: wire::wait(wait_ms) };
     let reply = tokio::select! {
@@ -426,6 +449,14 @@ pub(crate) async fn give_back(
 /// Live frames of what is claimed here can be had here.
 fn gateway(state: &AppState) -> Option<String> {
     state.advertise.as_ref().map(ToString::to_string)
+}
+
+/// About how many bytes a task's input takes.
+fn size_of_input(input: &TaskInput) -> usize {
+    let extra = input.extra.as_ref().and_then(|extra| extra.extra_data.as_ref());
+    input.workflow.get().len()
+        + extra.map_or(0, |extra| extra.get().len())
+        + input.placements.len() * PLACEMENT
 }
 
 /// What the submitter keeps with its task is not for those who run it.

@@ -71,9 +71,15 @@ pub(super) trait Sayable: DeserializeOwned + Send + 'static {
 impl Sayable for wire::Acquire {}
 impl Sayable for wire::Release {}
 impl Sayable for wire::Adopt {}
-impl Sayable for wire::Beat {}
 impl Sayable for wire::Harm {}
 impl Sayable for wire::GiveBack {}
+
+impl Sayable for wire::Beat {
+    fn tame(&mut self, _most_files: usize) {
+        bounds::once(&mut self.leases, |beat| beat.lease);
+        bounds::once(&mut self.workers, |beat| beat.id.clone());
+    }
+}
 
 impl Sayable for wire::End {
     fn tame(&mut self, most_files: usize) {
@@ -85,6 +91,10 @@ impl Sayable for wire::End {
 impl Sayable for wire::Claim {
     const BYTES: usize = wire::LARGEST_REQUEST;
     const VALUES: usize = 200_000;
+
+    fn tame(&mut self, _most_files: usize) {
+        bounds::loaded(&mut self.loaded);
+    }
 }
 
 /// What a sidecar said, as JSON.

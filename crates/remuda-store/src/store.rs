@@ -171,7 +171,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// An `object_info` by its hash.
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>>;
 
-    /// All lanes that tasks were submitted to.
+    /// The lanes of tasks that have not ended.
     async fn lanes(&self) -> Result<Vec<Lane>>;
 
     // --- Leader, keys, assets --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ use super::beats::Beat;
 use super::claims::{Orphans, Waiting};
 use super::command::{Command, Job, Submit};
 use super::fault::Outcome;
+use super::lanes::Shared;
 use super::lock::FileLock;
 use super::pieces::{self, Texts};
 use super::place::Place;
@@ -74,6 +75,7 @@ pub struct SqliteStore {
     readers: Readers,
     changes: broadcast::Sender<Change>,
     unfinished: Unfinished,
+    lanes: Shared,
     next: AtomicU64,
     pub(super) texts: Arc<Texts>,
     /// In the writer's line.
@@ -131,6 +133,7 @@ impl SqliteStore {
             lock,
         };
         let writer = writer.prepare()?;
+        let lanes = writer.lanes();
         let readers = Readers::open(path)?;
         let thread = std::thread::Builder::new().name("remuda-sqlite".to_owned()).spawn(move || writer.run());
         let thread = thread.map_err(|error| Error::Unavailable {
@@ -145,6 +148,7 @@ impl SqliteStore {
             readers,
             changes,
             unfinished,
+            lanes,
             next: AtomicU64::new(1),
             texts,
             turns: Turns::default(),
@@ -327,7 +331,8 @@ impl Store for SqliteStore {
     }
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
-        self.read(move |db| reads::position(db, id)).await
+        let lanes = self.lanes.clone();
+        self.read(move |db| reads::position(db, &lanes, id)).await
     }
 
     async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
@@ -475,7 +480,7 @@ impl Store for SqliteStore {
     }
 
     async fn lanes(&self) -> Result<Vec<Lane>> {
-        self.read(reads::lanes).await
+        Ok(self.lanes.all())
     }
 
     async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {

@@ -70,6 +70,8 @@ pub(super) struct Parked {
     looked: bool,
     /// The lease that should be given back for it.
     pub(super) marked: Option<TaskId>,
+    /// So many of its lanes, from the first one on, had nothing for it when it was last looked at.
+    pub(super) skip: usize,
 }
 
 impl Parked {
@@ -190,7 +192,8 @@ impl Queue {
         let id = state.next_id;
         let deadline = Instant::now() + request.wait;
         let request = Arc::new(request);
-        state.claims.push(Parked { id, request, reply, deadline, due: true, looked: false, marked: None });
+        let (due, looked, marked, skip) = (true, false, None, 0);
+        state.claims.push(Parked { id, request, reply, deadline, due, looked, marked, skip });
         drop(state);
         self.wake.notify_one();
         Ok(Ticket { id, queue: Arc::clone(self), answer })

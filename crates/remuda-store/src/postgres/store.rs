@@ -286,7 +286,8 @@ impl Store for PostgresStore {
 
     async fn lanes(&self) -> Result<Vec<Lane>> {
         let _turn = self.inner.turn().await?;
-        self.inner.load_lanes().await
+        self.inner.load_lanes().await?;
+        Ok(self.inner.lanes.all())
     }
 
     async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {

@@ -3,10 +3,10 @@
 //! Every claim is put here first. At the end of each transaction all that wait are served from what is ready then,
 //! idle workers before busy ones; who got nothing stays until its time is over.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use remuda_core::schedule::{self, AFFINITY_WINDOW, Want};
+use remuda_core::schedule::{self, Want};
 use remuda_core::transition::{self, Claimer};
 use remuda_core::{Claim, Fence, LaneId, Lease, LeaseRef, OwnerId, Phase, Task, TaskId, TaskInput, WorkerId};
 use tokio::sync::{mpsc, oneshot};
@@ -16,10 +16,10 @@ use super::batch::{Batch, Was};
 use super::command::Command;
 use super::fault::{Outcome, corrupt};
 use super::lanes;
-use super::queue::LOOKED_INTO;
 use super::readers::Readers;
 use super::rows::{Numbered, RawInput};
 use super::state::{Held, State};
+use crate::windows::{LOOKED_INTO, shares};
 use crate::{Change, ClaimRequest, Error, Keyring, Result};
 
 /// Leases that were given to callers who were gone by then.
@@ -159,38 +159,6 @@ fn drives(state: &State, worker: &WorkerId, owner: OwnerId, fence: Fence) -> boo
     driver.is_some_and(|driver| driver.held && driver.owner == owner && driver.fence == fence)
 }
 
-/// A claim that something may be ready for.
-struct Turn {
-    place: usize,
-    /// Where, in the order of their first tasks.
-    lanes: Vec<LaneId>,
-}
-
-/// So many tasks of a lane are seen at least, if it is looked into: the first ones may avoid a worker.
-const SEEN: usize = 8;
-
-/// Which lanes are looked into for a round of claims, and how many tasks of each are enough.
-///
-/// For one claim out of `n` the next task is among the first `n` of all its lanes, whatever the others take before it; with
-/// some more to choose from. The first tasks of lanes are in order, so these are in its first `n` lanes, and of the second one
-/// the first `n - 1` are enough.
-/// Every claim has its first lane looked into; beyond that they take turns, until it is [`LOOKED_INTO`] lanes together.
-fn shares(turns: &[Turn]) -> BTreeMap<LaneId, usize> {
-    let mut depths: BTreeMap<LaneId, usize> = BTreeMap::new();
-    let enough = turns.len() + AFFINITY_WINDOW;
-    for n in 0..LOOKED_INTO.min(enough) {
-        for turn in turns {
-            let Some(lane) = turn.lanes.get(n) else { continue };
-            if n > 0 && depths.len() >= LOOKED_INTO && !depths.contains_key(lane) {
-                continue;
-            }
-            let depth = depths.entry(lane.clone()).or_default();
-            *depth = (*depth).max(enough - n).max(SEEN);
-        }
-    }
-    depths
-}
-
 impl Batch<'_> {
     /// Only who holds a worker may act for it.
     pub(super) fn check_driver(&self, worker: &WorkerId, owner: OwnerId, fence: Fence) -> Outcome<()> {
@@ -200,14 +168,15 @@ impl Batch<'_> {
     /// Gives what is ready to those who wait. The answer has the place in `waiting` and the claim.
     pub(super) fn serve(&mut self, waiting: &mut [Waiting]) -> Outcome<Vec<(usize, RawClaim)>> {
         let there = |claim: &Waiting| !claim.is_gone() && !claim.is_void(self.state);
-        let places: Vec<usize> =
+        let there: Vec<usize> =
             waiting.iter().enumerate().filter(|(_, claim)| there(claim)).map(|(place, _)| place).collect();
-        let mut turns = Vec::new();
-        for place in places {
+        let (mut places, mut turns) = (Vec::new(), Vec::new());
+        for place in there {
             let Some(claim) = waiting.get(place) else { continue };
             let lanes = self.state.lanes.next(self.db, &claim.request.capabilities, 0, LOOKED_INTO)?;
             if !lanes.is_empty() {
-                turns.push(Turn { place, lanes });
+                places.push(place);
+                turns.push(lanes);
             }
         }
         if turns.is_empty() {
@@ -215,13 +184,11 @@ impl Batch<'_> {
         }
         let depths = shares(&turns);
         let window = self.window(&depths)?;
-        let wants: Vec<Want> = turns
-            .iter()
-            .filter_map(|turn| {
-                let seen = turn.lanes.iter().filter(|lane| depths.contains_key(*lane)).cloned().collect();
-                Some(waiting.get(turn.place)?.want(seen))
-            })
-            .collect();
+        let want = |(place, lanes): (&usize, &Vec<LaneId>)| {
+            let seen = lanes.iter().filter(|lane| depths.contains_key(*lane)).cloned().collect();
+            Some(waiting.get(*place)?.want(seen))
+        };
+        let wants: Vec<Want> = places.iter().zip(&turns).filter_map(want).collect();
         let mut given: Vec<Option<TaskId>> = vec![None; wants.len()];
         if !window.candidates.is_empty() {
             for (slot, index) in given.iter_mut().zip(schedule::assign(&window.candidates, &wants, self.now))
@@ -231,21 +198,20 @@ impl Batch<'_> {
         }
         let mut served = Vec::new();
         let mut all: HashSet<TaskId> = given.iter().flatten().copied().collect();
-        for ((want, task), turn) in wants.into_iter().zip(given).zip(&turns) {
-            let Some(claim) = waiting.get_mut(turn.place) else { continue };
-            let cut = || {
-                want.lanes.len() < turn.lanes.len() || want.lanes.iter().any(|lane| window.cut.contains(lane))
-            };
+        for (((want, task), lanes), place) in wants.into_iter().zip(given).zip(&turns).zip(places) {
+            let Some(claim) = waiting.get_mut(place) else { continue };
+            let cut =
+                || want.lanes.len() < lanes.len() || want.lanes.iter().any(|lane| window.cut.contains(lane));
             let task = match task {
                 Some(task) => Some(task),
                 // Everything it saw avoids it or went to others: look further back.
-                None if turn.lanes.len() >= LOOKED_INTO || cut() => self.deeper(claim, &all)?,
+                None if lanes.len() >= LOOKED_INTO || cut() => self.deeper(claim, &all)?,
                 None => None,
             };
             if let Some(task) = task {
                 claim.skip = 0;
                 all.insert(task);
-                served.push((turn.place, self.claim(task, &claim.request)?));
+                served.push((place, self.claim(task, &claim.request)?));
             }
         }
         Ok(served)

@@ -180,8 +180,11 @@ impl Lanes {
 
     /// Whether a tenant may have a task in this lane: one that it has already, or one more.
     pub(super) fn may_enter(&self, tenant: &Tenant, id: &LaneId, most: u64) -> bool {
-        let Some(lanes) = self.tenants.get(tenant) else { return true };
-        lanes.contains_key(id) || u64::try_from(lanes.len()).is_ok_and(|count| count < most)
+        // What asks for nothing is always possible, and does not count.
+        let any = LaneId::any();
+        let Some(lanes) = self.tenants.get(tenant).filter(|_| *id != any) else { return true };
+        let count = lanes.len() - usize::from(lanes.contains_key(&any));
+        lanes.contains_key(id) || u64::try_from(count).is_ok_and(|count| count < most)
     }
 
     /// A task that has not ended came into a lane.

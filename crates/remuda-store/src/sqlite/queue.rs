@@ -10,10 +10,6 @@ use super::batch::Batch;
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, micros};
 
-/// For a round of claims so many lanes are looked into: those with the earliest first tasks. However many there are, a
-/// round takes no longer.
-pub(super) const LOOKED_INTO: usize = 64;
-
 /// What a choice needs to know; the index `task_queued` has all of it.
 macro_rules! candidates {
     ($rest:literal) => {

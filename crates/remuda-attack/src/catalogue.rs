@@ -1,8 +1,8 @@
 //! Every attack by its name.
 
 use crate::attacks::{
-    answers, deliveries, descriptions, graphs, memory, names, pages, proxies, secrets, share, stored, values,
-    workers,
+    answers, deliveries, descriptions, graphs, lanes, memory, names, pages, proxies, secrets, share, stored,
+    values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -89,6 +89,8 @@ attacks! {
     "slow-readers-documents" Load Plain false stored::documents, "4,000 documents in deep folders, listed and not read, 80 times";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
+    "lanes-labels" Load Plain false lanes::labels, "4,000 tasks with another 64 labels each that nobody has, then 2,000 looks at one of them";
+    "lanes-subsets" Load Plain false lanes::subsets, "4,000 tasks with another subset of existing classes each";
     "values-prompt" Load Plain false values::prompt, "31 MB of tiny values beside the graph of a prompt";
     "prompt-extra-data" Load Plain false values::extra_data, "up to 31 MB of zeros, of names and of nested objects in the extra_data of a valid prompt, 12 at once";
     "values-task" Load Plain false values::task, "31 MB of tiny values in the metadata, the fields and the nodes of a task";

@@ -6,6 +6,7 @@ pub(crate) mod deliveries;
 pub(crate) mod descriptions;
 mod enter;
 pub(crate) mod graphs;
+pub(crate) mod lanes;
 pub(crate) mod memory;
 pub(crate) mod names;
 pub(crate) mod pages;

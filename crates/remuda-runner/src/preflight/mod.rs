@@ -162,8 +162,7 @@ impl Preflight {
             && task.fence == lease.fence
             && !task.status.is_terminal()
         {
-            let lanes = self.store.lanes().await?;
-            let asked = lanes.into_iter().find(|lane| lane.id == task.lane).map(|lane| lane.requires);
+            let asked = self.store.requires(&task.lane).await?;
             let requires = asked.unwrap_or_default().and(learnt);
             if requires.size() > Requirements::LONGEST {
                 // Nobody lacks so much who means well, and the task would come back to the same worker without it.

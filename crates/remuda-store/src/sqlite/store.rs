@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef,
-    NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker,
-    WorkerId, WorkerSpec,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
+    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
+    Worker, WorkerId, WorkerSpec,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -477,6 +477,10 @@ impl Store for SqliteStore {
 
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
         self.read(move |db| reads::object_info(db, hash)).await
+    }
+
+    async fn requires(&self, lane: &LaneId) -> Result<Option<Requirements>> {
+        Ok(self.lanes.requires(lane).map(|requires| (*requires).clone()))
     }
 
     async fn lanes(&self) -> Result<Vec<Lane>> {

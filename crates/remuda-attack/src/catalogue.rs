@@ -1,8 +1,8 @@
 //! Every attack by its name.
 
 use crate::attacks::{
-    answers, claims, deliveries, descriptions, graphs, mass, memory, names, pages, proxies, secrets, share,
-    stored, values, workers,
+    answers, claims, deliveries, descriptions, graphs, lanes, mass, memory, names, pages, proxies, secrets,
+    share, stored, values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -92,6 +92,8 @@ attacks! {
     "mass-restart" Load Plain false mass::restart, "16,000 prompts, and a restart";
     "mass-lists" Load Plain false mass::lists, "12,000 prompts, and lists and numbers of them over 64 connections";
     "mass-due" Load Plain false mass::due, "4,000 tasks with 64 KiB of metadata each that become due in the same second";
+    "lanes-labels" Load Plain false lanes::labels, "4,000 tasks with another 64 labels each that nobody has, then 2,000 looks at one of them";
+    "lanes-subsets" Load Plain false lanes::subsets, "4,000 tasks with another subset of existing classes each";
     "values-prompt" Load Plain false values::prompt, "31 MB of tiny values beside the graph of a prompt";
     "prompt-extra-data" Load Plain false values::extra_data, "up to 31 MB of zeros, of names and of nested objects in the extra_data of a valid prompt, 12 at once";
     "values-task" Load Plain false values::task, "31 MB of tiny values in the metadata, the fields and the nodes of a task";

@@ -23,6 +23,22 @@ pub struct Requirements {
 }
 
 impl Requirements {
+    /// The most bytes that the names of one task's requirements have together: what is asked for, and what its graph was
+    /// found to need. Every lane with tasks in it is kept in memory, so it must not become as long as a graph.
+    pub const LONGEST: usize = 64 << 10;
+
+    /// How many bytes the names have together.
+    pub fn size(&self) -> usize {
+        [&self.labels, &self.nodes, &self.models].into_iter().flatten().map(String::len).sum()
+    }
+
+    /// Whether every worker that satisfies these is also served from the lane of `other`.
+    pub fn include(&self, other: &Self) -> bool {
+        other.labels.is_subset(&self.labels)
+            && other.nodes.is_subset(&self.nodes)
+            && other.models.is_subset(&self.models)
+    }
+
     /// Whether any worker will do.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.nodes.is_empty() && self.models.is_empty()
@@ -174,7 +190,9 @@ mod tests {
             let both = one.clone().and(&two);
             let each = one.satisfied_by(&worker) && two.satisfied_by(&worker);
             prop_assert_eq!(both.satisfied_by(&worker), each);
-            prop_assert_eq!(one.clone().and(&lacks), one);
+            prop_assert_eq!(one.clone().and(&lacks), one.clone());
+            prop_assert_eq!(both.include(&one), true);
+            prop_assert_eq!(one.include(&two), both == one);
         }
     }
 

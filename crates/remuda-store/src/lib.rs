@@ -17,6 +17,7 @@ mod requests;
 mod sqlite;
 mod store;
 mod turns;
+mod windows;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};

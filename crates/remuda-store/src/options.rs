@@ -19,6 +19,9 @@ pub struct Options {
     pub settle: Duration,
     /// What one tenant may keep here.
     pub documents: DocumentLimits,
+    /// How many different requirements the unfinished tasks of one tenant may have: 1,000. Each is a lane, which is kept in
+    /// memory and looked at.
+    pub max_lanes: u64,
     /// Instead of the machine's (SQLite) or the database's (PostgreSQL).
     pub clock: Option<Arc<dyn Clock>>,
     /// Under which secrets are sealed. Without a key tasks that bring secrets are refused.
@@ -35,10 +38,20 @@ impl Options {
             owner,
             settle,
             documents: DocumentLimits::default(),
+            max_lanes: 1_000,
             clock: None,
             secrets: Keyring::default(),
         }
     }
+}
+
+/// What a tenant is told whose tasks wait for too many different things.
+pub(crate) fn too_many_lanes(most: u64) -> Error {
+    let message = format!(
+        "unfinished tasks of this tenant ask for {most} different sets of labels, nodes and models already: wait until \
+         some have ended, or ask for one of those"
+    );
+    Error::OverLimit { limit: "tasks.max_lanes", message }
 }
 
 /// How many documents one tenant may keep, and how large they may be together.

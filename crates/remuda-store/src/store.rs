@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef,
-    NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker,
-    WorkerId, WorkerSpec,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
+    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
+    Worker, WorkerId, WorkerSpec,
 };
 use tokio::sync::broadcast;
 
@@ -173,7 +173,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// An `object_info` by its hash.
     async fn object_info(&self, hash: Sha256) -> Result<Option<String>>;
 
-    /// All lanes that tasks were submitted to.
+    /// What a lane asks for, if it is one of a task that has not ended.
+    async fn requires(&self, lane: &LaneId) -> Result<Option<Requirements>>;
+
+    /// The lanes of tasks that have not ended.
     async fn lanes(&self) -> Result<Vec<Lane>>;
 
     // --- Leader, keys, assets --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ pub(crate) mod deliveries;
 pub(crate) mod descriptions;
 mod enter;
 pub(crate) mod graphs;
+pub(crate) mod lanes;
 pub(crate) mod mass;
 pub(crate) mod memory;
 pub(crate) mod names;

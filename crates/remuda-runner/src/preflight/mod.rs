@@ -162,9 +162,14 @@ impl Preflight {
             && task.fence == lease.fence
             && !task.status.is_terminal()
         {
-            let lanes = self.store.lanes().await?;
-            let asked = lanes.into_iter().find(|lane| lane.id == task.lane).map(|lane| lane.requires);
+            let asked = self.store.requires(&task.lane).await?;
             let requires = asked.unwrap_or_default().and(learnt);
+            if requires.size() > Requirements::LONGEST {
+                // Nobody lacks so much who means well, and the task would come back to the same worker without it.
+                let message = format!("{} lacks more of what the task needs than can be kept", worker(&task));
+                let failure = Failure::new(FailureClass::Validation, message);
+                return self.store.end(owner, lease, Ending::Failed { failure, partial: None }).await;
+            }
             if let Some(message) = self.nobody_has(&task, requires, learnt.clone()).await? {
                 let failure = Failure::new(FailureClass::Validation, message);
                 return self.store.end(owner, lease, Ending::Failed { failure, partial: None }).await;
@@ -238,6 +243,7 @@ impl Preflight {
             }
         }
         let verdict = judged?;
+        let requires = verdict.needed(&case.asked)?;
         let (taken, uploads) = (Arc::clone(&case), verdict.upload_inputs.clone());
         let limits = self.limits.clone();
         let name = move || placements::Named::of(&taken.workflow, &inputs, pinned, &uploads, &limits);
@@ -253,7 +259,6 @@ impl Preflight {
             Ok::<_, Refusal>((fingerprint::affinity(workflow), fingerprint::shape(workflow), placements))
         };
         let (affinity, shape, placements) = self.pool.run(work, looked).await??;
-        let requires = case.asked.clone().and(&verdict.requires);
         // No computation has it any more: it is taken out, not copied.
         let workflow = match Arc::try_unwrap(case) {
             Ok(case) => case.workflow,
@@ -299,6 +304,10 @@ fn check_length(graph: &RawValue, extra: Option<&RawValue>, longest: u64) -> Res
         "the graph and its extra_data take {length} bytes the way ComfyUI writes them, in ASCII, and {longest} are allowed"
     );
     Err(Refusal::too_large("server.body_limit", message))
+}
+
+fn worker(task: &Task) -> &str {
+    task.worker.as_ref().map_or("the worker", remuda_core::WorkerId::as_str)
 }
 
 fn check_targets(targets: &[String], limits: &GraphLimits) -> Result<(), Refusal> {

@@ -43,6 +43,32 @@ pub(super) struct Verdict {
     pub(super) node_errors: Map<String, Value>,
     /// Its judgement rests on workers that have not said yet what they have.
     pub(super) unsure: bool,
+    /// Every worker that could get the task has said what it has, and was looked at.
+    pub(super) complete: bool,
+}
+
+impl Verdict {
+    /// What a worker must have: what was asked for, and what was found. Nodes and models that every worker has are left out,
+    /// whoever named them: tasks that any of these workers can run wait in one lane, and not in as many as there are ways
+    /// to say so. What no worker was looked at for stays.
+    pub(super) fn needed(&self, asked: &Requirements) -> Result<Requirements, Refusal> {
+        let needed = if self.complete {
+            Requirements { labels: asked.labels.clone(), ..Requirements::default() }
+        } else {
+            asked.clone()
+        };
+        let needed = needed.and(&self.requires);
+        if needed.size() > Requirements::LONGEST {
+            let message = format!(
+                "the names of what a worker needs for the task have {} bytes together, and {} are possible: not every \
+                 worker has so many of its nodes and models",
+                needed.size(),
+                Requirements::LONGEST
+            );
+            return Err(Refusal::new(RefusalKind::TooLarge, message));
+        }
+        Ok(needed)
+    }
 }
 
 /// One description, shared by all workers that have it.
@@ -95,6 +121,8 @@ pub(super) fn judge(case: &Case, workers: &[KnownWorker]) -> Result<Verdict, Ref
         return Err(refused(case, Some(info), &report, |_| true));
     }
 
+    let of_judged: usize = judged.iter().map(|one| one.workers.len()).sum();
+    verdict.complete = of_judged == able.len();
     verdict.requires = judged.iter().fold(Requirements::default(), |all, one| all.and(&one.lacks));
     let fitting: Vec<&Judged<'_>> = judged.iter().filter(|one| one.lacks.is_empty()).collect();
     // What these have may be all that is missing elsewhere.
@@ -353,6 +381,37 @@ mod tests {
             let verdict = judge(&case, &[known, worker("unread", None)]).unwrap();
             assert!(verdict.unsure && !verdict.warnings.is_empty());
         }
+    }
+
+    #[test]
+    fn what_every_worker_has_is_no_requirement() {
+        let graph = json!({"1": {"class_type": "Save", "inputs": {}}});
+        let save = json!({"input": {}, "output": [], "output_node": true});
+        let info = json!({"Save": save, "Odd": save, "Even": save});
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let needed = |nodes: &[&str], workers: &[KnownWorker]| {
+            let workflow = Workflow::parse(graph.to_string()).unwrap();
+            let asked =
+                Requirements { labels: names(&["gold"]), nodes: names(nodes), ..Requirements::default() };
+            let case = Case { workflow, asked, targets: None, strict: false };
+            judge(&case, workers).unwrap().needed(&case.asked)
+        };
+        let gold =
+            |name: &str, info: Option<&Value>| KnownWorker { labels: names(&["gold"]), ..worker(name, info) };
+        let full = gold("full", Some(&info));
+        for nodes in [&["Odd"][..], &["Even"], &["Odd", "Even"], &[]] {
+            let found = needed(nodes, std::slice::from_ref(&full)).unwrap();
+            assert_eq!((found.labels, found.nodes), (names(&["gold"]), names(&[])), "{nodes:?}: one lane");
+        }
+        let part = gold("part", Some(&json!({"Save": save, "Even": save})));
+        let found = needed(&["Odd", "Even"], &[full.clone(), part]).unwrap();
+        assert_eq!(found.nodes, names(&["Odd"]), "what somebody lacks stays");
+        let found = needed(&["Odd"], &[full.clone(), gold("silent", None)]).unwrap();
+        assert_eq!(found.nodes, names(&["Odd"]), "nobody knows what the other has");
+        assert_eq!(needed(&["Odd"], &[]).unwrap().nodes, names(&["Odd"]), "no worker is known");
+        let long: Vec<String> = (0..300).map(|n| format!("{n:0256}")).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        assert!(needed(&long, &[]).is_err(), "a lane has a length");
     }
 
     #[test]

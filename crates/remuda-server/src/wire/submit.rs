@@ -22,6 +22,16 @@ const MAX_RETRIES: i64 = 100;
 /// Names longer than this are refused.
 const MAX_NAME: usize = 256;
 
+/// The most labels that can be asked for. Tasks that ask for different things wait in different lanes, and each lane is kept
+/// in memory and looked at: whoever submits chooses how many there are and how long.
+const MAX_LABELS: usize = 64;
+
+/// The most nodes, and the most models, that can be asked for.
+const MAX_ASKED: usize = 256;
+
+/// The most bytes that the names of all of them have together.
+const MAX_REQUIRES: usize = 16 << 10;
+
 /// The longest metadata, as text.
 const MAX_METADATA: usize = 64 << 10;
 
@@ -142,21 +152,15 @@ impl SubmitTask {
         let requires = self.requires.unwrap_or_default();
         let mut labels = requires.labels;
         labels.extend(self.labels.unwrap_or_default());
-        let fields =
-            [("labels", &labels), ("requires.nodes", &requires.nodes), ("requires.models", &requires.models)];
-        for (field, names) in fields {
-            if names.len() > 100 {
-                return Err(ApiError::invalid(field, format!("{field} has more than 100 entries")));
-            }
-            names.iter().try_for_each(|text| name(field, text))?;
-        }
+        let requires = Requirements { labels, nodes: requires.nodes, models: requires.models };
+        check_requires(&requires)?;
         let metadata = self.metadata.as_deref().map(read_metadata).transpose()?;
         Ok(Wanted {
             workflow_id: self.workflow_id,
             priority,
             payload: self.payload,
             inputs: self.inputs.unwrap_or_default(),
-            requires: Requirements { labels, nodes: requires.nodes, models: requires.models },
+            requires,
             not_before: self.not_before,
             deadline: self.deadline,
             timeout_s,
@@ -164,6 +168,30 @@ impl SubmitTask {
             metadata,
         })
     }
+}
+
+/// Whether so much may be asked of a worker.
+fn check_requires(requires: &Requirements) -> ApiResult<()> {
+    let fields = [
+        ("labels", &requires.labels, MAX_LABELS),
+        ("requires.nodes", &requires.nodes, MAX_ASKED),
+        ("requires.models", &requires.models, MAX_ASKED),
+    ];
+    for (field, names, most) in fields {
+        if names.len() > most {
+            let error = format!("{field} has {} entries; {most} are possible", names.len());
+            return Err(ApiError::invalid(field, error));
+        }
+        names.iter().try_for_each(|text| name(field, text))?;
+    }
+    if requires.size() > MAX_REQUIRES {
+        let error = format!(
+            "the names of labels, nodes and models have {} bytes together; {MAX_REQUIRES} are possible",
+            requires.size()
+        );
+        return Err(ApiError::invalid("requires", error));
+    }
+    Ok(())
 }
 
 /// Metadata, made of its text when that is known to be short.

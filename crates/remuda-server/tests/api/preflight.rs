@@ -53,6 +53,43 @@ async fn what_every_worker_lacks_is_refused_and_what_some_have_is_kept_for_them(
 }
 
 #[tokio::test]
+async fn what_everybody_has_is_one_lane_and_asking_has_bounds() {
+    let gateway = Gateway::start().await;
+    let ask = |requires: Value| {
+        let mut body: Value = serde_json::from_str(&graph("a.safetensors")).unwrap();
+        body["requires"] = requires;
+        body.to_string()
+    };
+    let nodes = |names: &[&str]| serde_json::json!({"nodes": names});
+    let task = submit(&gateway, &ask(nodes(&["SaveCheckpoint"])), 201).await;
+    let task = gateway.task(task["id"].as_str().unwrap()).await;
+    assert_eq!(task["requires"]["nodes"], serde_json::json!(["SaveCheckpoint"]), "no worker is known");
+    Worker::join(&gateway.ground, "one", Some(&object_info(&["a.safetensors"], ""))).await;
+    Worker::join(&gateway.ground, "two", Some(&object_info(&["a.safetensors"], ""))).await;
+    for names in
+        [&["SaveCheckpoint"][..], &["CheckpointLoaderSimple"], &["SaveCheckpoint", "CheckpointLoaderSimple"]]
+    {
+        let task = submit(&gateway, &ask(nodes(names)), 201).await;
+        let task = gateway.task(task["id"].as_str().unwrap()).await;
+        assert_eq!(task["requires"]["nodes"], serde_json::json!([]), "every worker has {names:?}");
+    }
+    let many = |count: usize, length: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{n:0length$}")).collect()
+    };
+    for (requires, status, field) in [
+        (serde_json::json!({"labels": many(64, 100)}), 201, ""),
+        (serde_json::json!({"labels": many(65, 10)}), 422, "labels"),
+        (serde_json::json!({"nodes": many(257, 10)}), 422, "requires.nodes"),
+        (serde_json::json!({"models": many(257, 10)}), 422, "requires.models"),
+        (serde_json::json!({"labels": many(64, 250), "models": many(2, 250)}), 422, "requires"),
+        (serde_json::json!({"labels": many(1, 257)}), 422, "labels"),
+    ] {
+        let answer = submit(&gateway, &ask(requires), status).await;
+        assert_eq!(answer["field"].as_str().unwrap_or_default(), field, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_worker_that_comes_later_counts_at_once() {
     let gateway = Gateway::start().await;
     Worker::join(&gateway.ground, "one", Some(&object_info(&["a.safetensors"], ""))).await;

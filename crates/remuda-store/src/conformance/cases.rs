@@ -52,6 +52,14 @@ macro_rules! conformance_tests {
                 a_failed_task_avoids_the_worker_for_a_while
                 what_avoids_a_worker_hides_nothing
                 behind_all_that_avoids_a_worker_is_what_does_not;
+            laning:
+                a_forgotten_lane_comes_back
+                a_tenant_has_so_many_lanes_at_once
+                of_many_lanes_the_next_task_is_served
+                several_workers_share_many_lanes
+                lanes_that_nobody_fits_are_in_nobodys_way
+                what_a_task_came_with_outlives_its_lane
+                a_position_among_many_lanes_is_estimated;
             claiming:
                 a_claim_is_recorded_before_it_is_given
                 the_last_attempts_are_told

@@ -20,6 +20,7 @@ pub mod cancelling;
 pub mod claiming;
 pub mod harming;
 pub mod housekeeping;
+pub mod laning;
 pub mod leasing;
 pub mod losing;
 pub mod origins;

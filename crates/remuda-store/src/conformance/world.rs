@@ -178,6 +178,12 @@ impl Hand {
         tokio::spawn(async move { store.claim(request).await.expect("claims are answered") })
     }
 
+    /// Asks in the background, for so long.
+    pub(super) fn park_for(&self, wait: Duration) -> JoinHandle<Option<Claim>> {
+        let (store, request) = (self.store.clone(), self.request(wait));
+        tokio::spawn(async move { store.claim(request).await.expect("claims are answered") })
+    }
+
     pub(super) async fn beat(&self, leases: &[LeaseBeat], wait: Duration) -> BeatReply {
         let request = BeatRequest { owner: self.owner, leases: leases.to_vec(), workers: Vec::new(), wait };
         self.store.beat(request).await.expect("beats are answered")

@@ -5,8 +5,10 @@
 //!        one round trip                              one round trip
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
+use remuda_core::LaneId;
 use remuda_core::schedule::AFFINITY_WINDOW;
 
 use super::desk::{Chosen, Desk, Outcome, Seen, Served};
@@ -15,6 +17,7 @@ use super::inner::Inner;
 use super::load::{self, Loaded};
 use super::queue::{Answer, Batch, Command, Parked, Work};
 use super::save::{Save, Tidings};
+use crate::windows::{LOOKED_INTO, shares};
 use crate::{Error, Submitted};
 
 /// The most tasks of one lane that are looked at for a claim.
@@ -29,6 +32,8 @@ pub(super) struct Done {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) served: Vec<Served>,
     pub(super) tidings: Tidings,
+    /// There were more lanes than are looked into.
+    narrowed: bool,
 }
 
 /// Runs a batch. `careful`: look for tasks that were submitted before under the same id, which is seldom and shows
@@ -41,8 +46,12 @@ pub(super) async fn run(
     shard: i16,
 ) -> Result<Done, Fault> {
     let session = inner.sessions.unopened().await?;
-    let needs = needs(inner, commands, claims, careful);
+    let mut needs = needs(inner, commands, claims, careful);
     let client = session.client()?;
+    let narrowed = needs.claim_lanes.len() > LOOKED_INTO;
+    if narrowed {
+        needs.claim_lanes = narrow(inner, client, claims, &needs.claim_lanes).await?;
+    }
     let mut loaded = load::load(client, inner.sessions.options(), &inner.ledger, &needs).await?;
     let (measured, requires) = (Vec::new(), HashMap::new());
     let mut desk = Desk { inner, now: loaded.now, save: Save::default(), measured, requires };
@@ -71,7 +80,8 @@ pub(super) async fn run(
     }
     let served = desk.serve(claims, chosen, &mut loaded)?;
     let Desk { save, measured, .. } = desk;
-    let done = finish(inner, session, save, outcomes, served, &loaded, shard).await?;
+    let mut done = finish(inner, session, save, outcomes, served, &loaded, shard).await?;
+    done.narrowed = narrowed;
     for (shape, ms) in measured {
         inner.ledger.measured(shape, ms);
     }
@@ -90,7 +100,7 @@ async fn finish(
     if save.is_empty() {
         session.client()?.batch_execute("ROLLBACK").await?;
         session.done();
-        return Ok(Done { outcomes, served, tidings: Tidings::default() });
+        return Ok(Done { outcomes, served, tidings: Tidings::default(), narrowed: false });
     }
     let mut inputs = save.commit(session, shard).await?;
     for served in &mut served {
@@ -115,9 +125,12 @@ async fn finish(
     if taken > 0 && loaded.candidates.len() > save.inputs.len() {
         tidings.ready.extend(loaded.candidates.iter().map(|task| task.lane.clone()));
     }
-    inner.lanes.learn(save.new_lanes.into_values());
+    // Also those that were known: they may have been forgotten meanwhile.
+    let entered = save.new_tasks.into_values().map(|(task, input)| (task.lane, Arc::new(input.requires)));
+    let new = save.new_lanes.into_values().map(|lane| (lane.id, Arc::new(lane.requires)));
+    inner.lanes.learn(new.chain(entered));
     inner.ledger.advance(save.lane_v);
-    Ok(Done { outcomes, served, tidings })
+    Ok(Done { outcomes, served, tidings, narrowed: false })
 }
 
 /// What has to be read for a batch.
@@ -151,6 +164,24 @@ fn needs<'a>(inner: &Inner, commands: &'a [Command], claims: &'a [Parked], caref
     needs
 }
 
+/// The lanes that are looked into, of many: for every claim those with the earliest first tasks.
+async fn narrow(
+    inner: &Inner,
+    client: &tokio_postgres::Client,
+    claims: &[Parked],
+    lanes: &BTreeSet<LaneId>,
+) -> Result<BTreeSet<LaneId>, Fault> {
+    let next = load::next(client, lanes).await?;
+    let of_claim = |parked: &Parked| {
+        let fits = inner.lanes.fitting(&parked.request.capabilities);
+        let lanes = next.iter().filter(|lane| fits.contains(*lane));
+        lanes.skip(parked.skip).take(LOOKED_INTO).cloned().collect()
+    };
+    let wanted: Vec<Vec<LaneId>> =
+        claims.iter().map(of_claim).filter(|lanes: &Vec<_>| !lanes.is_empty()).collect();
+    Ok(shares(&wanted).into_keys().collect())
+}
+
 /// A task given back with what was learnt goes to the lane of all that is known of it: read those lanes that are
 /// not known here.
 async fn load_lanes(
@@ -163,7 +194,7 @@ async fn load_lanes(
         let Work::GiveBack(_, lease, Some(_)) = &command.work else { continue };
         let Some(task) = loaded.tasks.get(&lease.task) else { continue };
         let requires = match desk.inner.lanes.requires(&task.lane) {
-            Some(requires) => requires,
+            Some(requires) => (*requires).clone(),
             None => load::requires(client, &task.lane).await?,
         };
         desk.requires.insert(task.id, requires);
@@ -244,6 +275,10 @@ fn answer(inner: &Inner, commands: Vec<Command>, claims: Vec<Parked>, done: Done
             Served::Fenced => parked.refuse(Error::Fenced),
             Served::Nothing { marked } => {
                 parked.marked = marked;
+                // All that was looked into avoids its worker: the next lanes have their turn, and then the first again.
+                let next = parked.skip + LOOKED_INTO;
+                let more = done.narrowed && next < inner.lanes.fitting(&parked.request.capabilities).len();
+                parked.skip = if more { next } else { 0 };
                 unserved.push(parked);
             }
         }

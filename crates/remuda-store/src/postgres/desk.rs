@@ -6,8 +6,8 @@ use rand::RngExt as _;
 use remuda_core::schedule::{Candidate, Want, assign};
 use remuda_core::transition::{self, Claimer, Ending};
 use remuda_core::{
-    Claim, Lane, LeaseRef, NewTask, OwnerId, PendingReason, Requirements, Sha256, Status, Task, TaskId,
-    Tenant, Timestamp,
+    Claim, Lane, LaneId, LeaseRef, NewTask, OwnerId, PendingReason, Requirements, Sha256, Status, Task,
+    TaskId, Tenant, Timestamp,
 };
 use uuid::Uuid;
 
@@ -16,6 +16,7 @@ use super::inner::Inner;
 use super::load::Loaded;
 use super::queue::{Answer, Command, Parked, Work};
 use super::save::{Idem, Save};
+use crate::options::too_many_lanes;
 use crate::{EndReply, Error, Result, Submitted};
 
 /// What became of one command.
@@ -52,6 +53,28 @@ impl Served {
 pub(super) struct Seen<'a> {
     ids: BTreeSet<TaskId>,
     keys: BTreeSet<(&'a Tenant, &'a str)>,
+    /// Lanes that tenants come into with this batch, and had no tasks in before.
+    lanes: BTreeSet<(&'a Tenant, LaneId)>,
+}
+
+impl<'a> Seen<'a> {
+    /// Whether a tenant may have a task in this lane: one that it has already, or one more. Batches under way at the same
+    /// moment do not see each other, so that there may be a few more.
+    fn may_enter(&mut self, tenant: &'a Tenant, lane: &LaneId, loaded: &Loaded, most: u64) -> bool {
+        let entry = (tenant, lane.clone());
+        if *lane == LaneId::any()
+            || loaded.used.contains(&(tenant.clone(), lane.clone()))
+            || self.lanes.contains(&entry)
+        {
+            return true;
+        }
+        let before = loaded.lane_counts.get(tenant).copied().unwrap_or(0);
+        let new = self.lanes.iter().filter(|(of, _)| *of == tenant).count();
+        if before.saturating_add(new as u64) >= most {
+            return false;
+        }
+        self.lanes.insert(entry)
+    }
 }
 
 /// Which candidate each claim gets.
@@ -115,9 +138,13 @@ impl Desk<'_> {
         if let Some(before) = before(new, loaded) {
             return Outcome::Answer(before.map(|task| Answer::Submitted(Box::new(Submitted::Before(task)))));
         }
+        let lane = new.input.requires.lane();
+        let most = self.inner.sessions.options().max_lanes;
+        if !seen.may_enter(&new.tenant, &lane, loaded, most) {
+            return Outcome::Answer(Err(too_many_lanes(most)));
+        }
         seen.ids.insert(new.id);
         seen.keys.extend(key);
-        let lane = new.input.requires.lane();
         if !self.inner.lanes.knows(&lane) {
             let requires = new.input.requires.clone();
             self.save.new_lanes.insert(lane.clone(), Lane { id: lane.clone(), requires });

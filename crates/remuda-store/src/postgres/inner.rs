@@ -1,9 +1,11 @@
 //! What all parts of the store share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::{Claim, Installation, Lane, LaneId, Tenant};
+use postgres_types::Type;
+use remuda_core::{Claim, Installation, LaneId, Requirements, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -11,6 +13,7 @@ use uuid::Uuid;
 
 use super::address::Address;
 use super::beat::Beats;
+use super::columns::{Columns, each};
 use super::fault::{Fault, silent};
 use super::lanes::Lanes;
 use super::ledger::{self, Ledger};
@@ -168,22 +171,49 @@ impl Inner {
         self.beats.wake(&tidings.news);
     }
 
-    /// Reads all lanes.
-    pub(super) async fn load_lanes(&self) -> Result<Vec<Lane>> {
-        let lanes: Result<Vec<Lane>> = attempt!(self.sessions, self.read_lanes());
-        let lanes = lanes?;
-        self.lanes.learn(lanes.iter().cloned());
-        Ok(lanes)
+    /// Looks which lanes have tasks that have not ended, reads those that are not known, and forgets the others.
+    pub(super) async fn load_lanes(&self) -> Result<()> {
+        let look = self.lanes.begin_look();
+        let used: Result<BTreeSet<LaneId>> = attempt!(self.sessions, self.used_lanes());
+        let used = used?;
+        self.learn_lanes(&used).await?;
+        let over = self.lanes.keep(&used, look);
+        self.ledger.forget_lanes(&over);
+        Ok(())
     }
 
-    async fn read_lanes(&self) -> Result<Vec<Lane>, Fault> {
-        let rows = self.sessions.query("SELECT id, requires, v FROM remuda.lane ORDER BY id", &[]).await?;
+    /// Reads those of these lanes that are not known.
+    pub(super) async fn learn_lanes(&self, lanes: &BTreeSet<LaneId>) -> Result<()> {
+        let unknown = self.lanes.unknown(lanes);
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let read: Result<Vec<_>> = attempt!(self.sessions, self.read_lanes(&unknown));
+        self.lanes.learn(read?);
+        Ok(())
+    }
+
+    /// From one to the next in the index, however many tasks are in each.
+    async fn used_lanes(&self) -> Result<BTreeSet<LaneId>, Fault> {
+        const USED: &str = "WITH RECURSIVE u AS ((SELECT t.tenant, t.lane FROM remuda.task t \
+            WHERE t.finished_at IS NULL ORDER BY t.tenant, t.lane LIMIT 1) UNION ALL \
+            SELECT n.tenant, n.lane FROM u CROSS JOIN LATERAL (SELECT t.tenant, t.lane FROM remuda.task t \
+            WHERE t.finished_at IS NULL AND (t.tenant, t.lane) > (u.tenant, u.lane) \
+            ORDER BY t.tenant, t.lane LIMIT 1) n) SELECT DISTINCT lane FROM u";
+        let rows = self.sessions.query(USED, &[]).await?;
+        rows.iter().map(|row| Ok(LaneId::from_stored(get(row, 0)?))).collect()
+    }
+
+    async fn read_lanes(&self, lanes: &BTreeSet<LaneId>) -> Result<Vec<(LaneId, Arc<Requirements>)>, Fault> {
+        let columns = Columns::default().with(Type::TEXT_ARRAY, each(lanes, LaneId::as_str));
+        let statement = "SELECT id, requires, v FROM remuda.lane WHERE id = ANY($1)";
+        let rows = self.sessions.query(statement, &columns.params()).await?;
         rows.iter()
             .map(|row| {
                 let postgres_types::Json(requires) = get(row, 1)?;
                 let id = LaneId::from_stored(get(row, 0)?);
                 self.ledger.came(id.clone(), get(row, 2)?);
-                Ok(Lane { id, requires })
+                Ok((id, Arc::new(requires)))
             })
             .collect()
     }

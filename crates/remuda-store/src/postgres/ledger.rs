@@ -176,6 +176,17 @@ impl Ledger {
         *known = (*known).max(v);
     }
 
+    /// These lanes are not known any more. How far they came is in the database, or on its way.
+    pub(super) fn forget_lanes(&self, lanes: &[LaneId]) {
+        if lanes.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        for lane in lanes {
+            state.lanes.remove(lane);
+        }
+    }
+
     /// Tasks of these ranks were claimed.
     pub(super) fn advance(&self, to: BTreeMap<LaneId, i64>) {
         if to.is_empty() {

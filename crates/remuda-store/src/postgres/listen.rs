@@ -63,9 +63,7 @@ async fn listen(inner: &Inner, address: &Address) -> Result<(), tokio_postgres::
 
 async fn hear(inner: &Inner, payload: &str) {
     let Some(tidings) = decode(inner.process, payload) else { return };
-    if inner.lanes.has_unknown(&tidings.ready)
-        && let Err(error) = inner.load_lanes().await
-    {
+    if let Err(error) = inner.learn_lanes(&tidings.ready).await {
         tracing::debug!(%error, "could not read new lanes");
     }
     inner.announce_here(&tidings);

@@ -27,6 +27,8 @@ pub(super) struct Needs<'a> {
     pub(super) tenants: BTreeSet<&'a Tenant>,
     /// Lanes that tasks come into.
     pub(super) lanes: BTreeSet<LaneId>,
+    /// Whose tasks come into them, where they ask for something.
+    entries: BTreeSet<(&'a Tenant, LaneId)>,
     /// Workers that claim.
     pub(super) workers: BTreeSet<&'a str>,
     /// The lanes they claim from.
@@ -42,7 +44,13 @@ impl<'a> Needs<'a> {
         self.keys.extend(key);
         self.shapes.insert(new.shape);
         self.tenants.insert(&new.tenant);
-        self.lanes.insert(new.input.requires.lane());
+        let lane = new.input.requires.lane();
+        if lane != LaneId::any() {
+            // Whoever has all the lanes that it may have still hears of a task that was taken in before.
+            self.existing.push(new.id.0);
+            self.entries.insert((&new.tenant, lane.clone()));
+        }
+        self.lanes.insert(lane);
     }
 }
 
@@ -65,6 +73,10 @@ pub(super) struct Loaded {
     pub(super) idems: HashMap<(String, String), (Sha256, Task)>,
     /// The ranks of the first tasks of the lanes that tasks come into.
     pub(super) heads: HashMap<LaneId, i64>,
+    /// In which lanes tenants have unfinished tasks, of those that tasks come into …
+    pub(super) used: BTreeSet<(Tenant, LaneId)>,
+    /// … and in how many they have some at all.
+    pub(super) lane_counts: HashMap<Tenant, u64>,
     /// Tenants that the database does not know.
     pub(super) new_tenants: BTreeSet<Tenant>,
     pub(super) holders: HashMap<String, (OwnerId, Fence)>,
@@ -97,7 +109,21 @@ const SHAPES: &str = "SELECT shape, cost_ms FROM remuda.shape WHERE shape = ANY(
 const CLOCKS: &str = "SELECT tenant, vfinish, weight FROM remuda.tenant WHERE tenant = ANY($1)";
 
 const HEADS: &str = "SELECT u.lane, (SELECT t.rank FROM remuda.task t WHERE t.lane = u.lane AND t.reason = 'queued' \
-    ORDER BY t.rank, 9 - t.priority, t.id LIMIT 1) FROM unnest($1) AS u(lane)";
+    ORDER BY t.rank, 9 - t.priority, t.id LIMIT 1), (SELECT l.v FROM remuda.lane l WHERE l.id = u.lane) \
+    FROM unnest($1) AS u(lane)";
+
+const NEXT: &str = "SELECT u.lane FROM unnest($1) AS u(lane) CROSS JOIN LATERAL (SELECT t.rank FROM remuda.task t \
+    WHERE t.lane = u.lane AND t.reason = 'queued' ORDER BY t.rank, 9 - t.priority, t.id LIMIT 1) t ORDER BY t.rank, u.lane";
+
+const USED: &str = "SELECT u.tenant, u.lane FROM unnest($1, $2) AS u(tenant, lane) WHERE EXISTS (SELECT 1 \
+    FROM remuda.task t WHERE t.tenant = u.tenant AND t.lane = u.lane AND t.finished_at IS NULL)";
+
+/// From one lane to the next in the index, until there are too many.
+const LANE_COUNTS: &str = "SELECT u.tenant, (WITH RECURSIVE w AS ((SELECT t.lane, 1 AS n FROM remuda.task t \
+    WHERE t.tenant = u.tenant AND t.finished_at IS NULL ORDER BY t.lane LIMIT 1) UNION ALL \
+    SELECT n.lane, w.n + 1 FROM w CROSS JOIN LATERAL (SELECT t.lane FROM remuda.task t WHERE t.tenant = u.tenant \
+    AND t.finished_at IS NULL AND t.lane > w.lane ORDER BY t.lane LIMIT 1) n WHERE w.n <= $2) \
+    SELECT count(*) FROM w WHERE w.lane <> 'any') FROM unnest($1) AS u(tenant)";
 
 const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
 
@@ -155,7 +181,15 @@ pub(super) async fn load(
     let claimed = if claims { &needs.claim_lanes } else { &none };
     let locked = locked(&needs.tasks, claimed, needs.depth);
     let ended = Columns::default().with(Type::UUID_ARRAY, each(&needs.tasks, |id| id.0));
-    let (now, locked, owners, holders, existing, idems, costs, heads, clocks) = tokio::join!(
+    let entries = Columns::default()
+        .with(Type::TEXT_ARRAY, each(&needs.entries, |(tenant, _)| tenant.as_str()))
+        .with(Type::TEXT_ARRAY, each(&needs.entries, |(_, lane)| lane.as_str()));
+    let entering: BTreeSet<&Tenant> = needs.entries.iter().map(|(tenant, _)| *tenant).collect();
+    let counted = Columns::default()
+        .with(Type::TEXT_ARRAY, each(&entering, |tenant| tenant.as_str()))
+        .with(Type::INT8, i64::try_from(options.max_lanes).unwrap_or(i64::MAX));
+    let enters = !needs.entries.is_empty();
+    let (now, locked, owners, holders, existing, idems, costs, heads, clocks, used, counts) = tokio::join!(
         biased;
         session::begin(client, options),
         ask(client, claims || !needs.tasks.is_empty(), LOAD, locked),
@@ -167,6 +201,8 @@ pub(super) async fn load(
         ask(client, !shapes.is_empty(), SHAPES, shape_column),
         ask(client, !lanes.is_empty(), HEADS, lane_column(&lanes)),
         ask(client, !tenants.is_empty(), CLOCKS, tenant_column),
+        ask(client, enters, USED, entries),
+        ask(client, enters, LANE_COUNTS, counted),
     );
     let mut loaded = Loaded { now: now?, ..Loaded::default() };
     for task in rows::tasks(&locked?)? {
@@ -195,19 +231,38 @@ pub(super) async fn load(
     for row in heads? {
         let first: Option<i64> = get(&row, 1)?;
         let lane = LaneId::from_stored(get(&row, 0)?);
+        if let Some(v) = get::<Option<i64>>(&row, 2)? {
+            ledger.came(lane.clone(), v);
+        }
         loaded.heads.extend(first.map(|first| (lane, first)));
+    }
+    for row in used? {
+        loaded.used.insert((tenant_at(&row)?, LaneId::from_stored(get(&row, 1)?)));
+    }
+    for row in counts? {
+        let count: i64 = get(&row, 1)?;
+        loaded.lane_counts.insert(tenant_at(&row)?, u64::try_from(count).unwrap_or(0));
     }
     let costs = costs?.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<_, Fault>>()?;
     let mut known = BTreeMap::new();
     for row in clocks? {
-        let tenant: String = get(&row, 0)?;
-        let tenant = Tenant::new(tenant).map_err(|error| Error::Corrupt(error.to_string()))?;
-        known.insert(tenant, rows::clock_at(&row, 1)?);
+        known.insert(tenant_at(&row)?, rows::clock_at(&row, 1)?);
     }
     ledger.learn((&tenants, &shapes), &known, &costs);
     let unknown = tenants.into_iter().filter(|tenant| !known.contains_key(*tenant));
     loaded.new_tenants = unknown.cloned().collect();
     Ok(loaded)
+}
+
+fn tenant_at(row: &Row) -> Result<Tenant, Fault> {
+    let tenant: String = get(row, 0)?;
+    Ok(Tenant::new(tenant).map_err(|error| Error::Corrupt(error.to_string()))?)
+}
+
+/// Those of these lanes in which something is ready, in the order of their first tasks.
+pub(super) async fn next(client: &Client, lanes: &BTreeSet<LaneId>) -> Result<Vec<LaneId>, Fault> {
+    let rows = client.query_typed(NEXT, &lane_column(lanes).params()).await?;
+    rows.iter().map(|row| Ok(LaneId::from_stored(get(row, 0)?))).collect()
 }
 
 /// What waits in the queues of workers behind other tasks, in the order of the queue.

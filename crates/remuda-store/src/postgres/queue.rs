@@ -69,6 +69,8 @@ pub(super) struct Parked {
     looked: bool,
     /// The lease that should be given back for it.
     pub(super) marked: Option<TaskId>,
+    /// So many of its lanes, from the first one on, had nothing for it when it was last looked at.
+    pub(super) skip: usize,
 }
 
 /// For whom a claim waits.
@@ -202,7 +204,8 @@ impl Queue {
         let id = state.next_id;
         let deadline = Instant::now() + request.wait;
         let request = Arc::new(request);
-        let new = Parked { id, request, reply, deadline, due: true, looked: false, marked: None };
+        let (due, looked, marked, skip) = (true, false, None, 0);
+        let new = Parked { id, request, reply, deadline, due, looked, marked, skip };
         // Whoever asks again does not wait for the answer before.
         let before = state.claims.extract_if(.., |parked| parked.place() == new.place());
         before.for_each(Parked::nothing);

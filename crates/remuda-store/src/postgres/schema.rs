@@ -27,6 +27,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { statements: include_str!("migrations/0001.sql"), min_binary: 1 },
     Migration { statements: include_str!("migrations/0002.sql"), min_binary: 1 },
     Migration { statements: include_str!("migrations/0003.sql"), min_binary: 1 },
+    Migration { statements: include_str!("migrations/0004.sql"), min_binary: 1 },
 ];
 
 /// A fresh, empty schema. `IF NOT EXISTS` does not protect two who do it at once; the loser tries again.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef,
-    NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version,
-    Worker, WorkerId, WorkerSpec,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
+    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
+    Version, Worker, WorkerId, WorkerSpec,
 };
 use tokio::sync::broadcast;
 
@@ -284,9 +284,15 @@ impl Store for PostgresStore {
         self.inner.object_info(hash).await
     }
 
+    async fn requires(&self, lane: &LaneId) -> Result<Option<Requirements>> {
+        self.inner.learn_lanes(&[lane.clone()].into()).await?;
+        Ok(self.inner.lanes.requires(lane).map(|requires| (*requires).clone()))
+    }
+
     async fn lanes(&self) -> Result<Vec<Lane>> {
         let _turn = self.inner.turn().await?;
-        self.inner.load_lanes().await
+        self.inner.load_lanes().await?;
+        Ok(self.inner.lanes.all())
     }
 
     async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {

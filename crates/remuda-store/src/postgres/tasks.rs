@@ -200,7 +200,7 @@ impl Inner {
         if task.reason != Some(PendingReason::Queued) {
             return Ok(None);
         }
-        let lanes = self.lanes.within(&task.lane);
+        let (lanes, all) = self.lanes.within(&task.lane);
         let params = Columns::default()
             .with(Type::TEXT_ARRAY, each(&lanes, |lane| lane.as_str()))
             .with(Type::INT8, task.rank)
@@ -217,7 +217,7 @@ impl Inner {
         let Some(row) = rows.first() else { return Ok(None) };
         let counted: i64 = get(row, 0)?;
         if counted <= EXACT {
-            return Ok(Some(Position { ahead: counted, exact: true }));
+            return Ok(Some(Position { ahead: counted, exact: all }));
         }
         // The head of the queue shows how many tasks there are to a stretch of ranks.
         let (first, last): (i64, i64) = (get(row, 1)?, get(row, 2)?);

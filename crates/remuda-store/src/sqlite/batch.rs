@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use remuda_core::transition::Ended;
-use remuda_core::{Attempt, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Timestamp};
+use remuda_core::{
+    Attempt, LaneId, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Timestamp,
+};
 use rusqlite::{Connection, params};
 
 use super::fault::{Outcome, corrupt};
 use super::pieces::{self, Laid, Part};
 use super::rows::{self, Numbered, json_text, micros, opt_json_text, opt_micros, task_columns};
-use super::state::{Head, Held, Settings, State};
+use super::state::{Held, Settings, State};
 use super::unfinished::Tally;
 use crate::Change;
 
@@ -63,7 +65,7 @@ impl<'a> Batch<'a> {
         found.next()?.map(rows::task).transpose()
     }
 
-    /// A new task, unless there is one with its id.
+    /// A new task, unless there is one with its id. Its lane has to hear of it.
     pub(super) fn insert_task(&mut self, no: i64, task: &Task) -> Outcome<bool> {
         let sql = "INSERT INTO task (id, no, tenant, workflow_id, priority, status, reason, lane, affinity, shape, \
                    cost_ms, rank, created_at, run_at, deadline, timeout_s, max_retries, failures, losses, attempt, \
@@ -101,7 +103,6 @@ impl<'a> Batch<'a> {
         }
         self.state.count(&task.tenant, None, Some(task.status));
         self.tally(task, 1);
-        self.entered(task);
         Ok(true)
     }
 
@@ -135,7 +136,16 @@ impl<'a> Batch<'a> {
             self.tally(task, -1);
         }
         if was.queued {
-            self.left(task);
+            self.state.lanes.unqueued(&was.lane, task.rank);
+        }
+        if was.finished_at.is_none() {
+            let ended = task.finished_at.is_some();
+            if !ended && was.lane != task.lane {
+                self.state.lanes.enter(&task.tenant, &task.lane);
+            }
+            if ended || was.lane != task.lane {
+                self.state.lanes.leave(self.db, &task.tenant, &was.lane)?;
+            }
         }
         self.entered(task);
         Ok(())
@@ -257,32 +267,19 @@ impl<'a> Batch<'a> {
         if changed == 1 { Ok(()) } else { Err(corrupt("a lease", "it is not in the file any more")) }
     }
 
-    fn entered(&mut self, task: &Task) {
-        if task.reason != Some(PendingReason::Queued) {
-            return;
-        }
-        if let Some(lane) = self.state.lanes.get_mut(&task.lane) {
-            lane.head = match lane.head {
-                Head::Unknown => Head::Unknown,
-                Head::Empty => Head::Rank(task.rank),
-                Head::Rank(rank) => Head::Rank(rank.min(task.rank)),
-            };
-        }
-    }
-
-    fn left(&mut self, task: &Task) {
-        if let Some(lane) = self.state.lanes.get_mut(&task.lane)
-            && !matches!(lane.head, Head::Rank(rank) if rank < task.rank)
-        {
-            lane.head = Head::Unknown;
+    /// Its lane hears of a task that waits in the queue.
+    pub(super) fn entered(&mut self, task: &Task) {
+        if task.reason == Some(PendingReason::Queued) {
+            self.state.lanes.queued(&task.lane, task.rank);
         }
     }
 }
 
 /// What a task was before it changed.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Was {
     pub(super) status: Status,
+    lane: LaneId,
     queued: bool,
     finished_at: Option<Timestamp>,
 }
@@ -290,6 +287,6 @@ pub(super) struct Was {
 impl From<&Task> for Was {
     fn from(task: &Task) -> Self {
         let queued = task.reason == Some(PendingReason::Queued);
-        Self { status: task.status, queued, finished_at: task.finished_at }
+        Self { status: task.status, lane: task.lane.clone(), queued, finished_at: task.finished_at }
     }
 }

@@ -15,9 +15,11 @@ use uuid::Uuid;
 use super::batch::{Batch, Was};
 use super::command::Command;
 use super::fault::{Outcome, corrupt};
+use super::lanes;
 use super::readers::Readers;
 use super::rows::{Numbered, RawInput};
 use super::state::{Held, State};
+use crate::windows::{LOOKED_INTO, shares};
 use crate::{Change, ClaimRequest, Error, Keyring, Result};
 
 /// Leases that were given to callers who were gone by then.
@@ -121,21 +123,18 @@ pub(super) struct Waiting {
     pub(super) id: u64,
     pub(super) request: ClaimRequest,
     pub(super) reply: ClaimReply,
-    want: Want,
-    lanes_seen: u64,
+    /// So many of its lanes, from the first one on, had only tasks that avoid its worker when it was last served.
+    skip: usize,
 }
 
 impl Waiting {
-    pub(super) fn new(id: u64, mut request: ClaimRequest, reply: ClaimReply) -> Self {
-        let want = Want {
-            worker: request.worker.clone(),
-            lanes: BTreeSet::new(),
-            // Held once: nobody asks the request for it.
-            loaded: std::mem::take(&mut request.loaded),
-            ahead: request.ahead,
-        };
-        // The counter of lanes starts with 1: they are looked at before the first serving.
-        Self { id, request, reply, want, lanes_seen: 0 }
+    pub(super) fn new(id: u64, request: ClaimRequest, reply: ClaimReply) -> Self {
+        Self { id, request, reply, skip: 0 }
+    }
+
+    fn want(&self, lanes: BTreeSet<LaneId>) -> Want {
+        let ClaimRequest { worker, loaded, ahead, .. } = &self.request;
+        Want { worker: worker.clone(), lanes, loaded: loaded.clone(), ahead: *ahead }
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -186,31 +185,28 @@ impl Batch<'_> {
 
     /// Gives what is ready to those who wait. The answer has the place in `waiting` and the claim.
     pub(super) fn serve(&mut self, waiting: &mut [Waiting]) -> Outcome<Vec<(usize, RawClaim)>> {
-        let mut lanes = BTreeSet::new();
-        let mut places = Vec::new();
-        for (place, claim) in waiting.iter_mut().enumerate() {
-            if claim.is_gone() || claim.is_void(self.state) {
-                continue;
+        let there = |claim: &Waiting| !claim.is_gone() && !claim.is_void(self.state);
+        let there: Vec<usize> =
+            waiting.iter().enumerate().filter(|(_, claim)| there(claim)).map(|(place, _)| place).collect();
+        let (mut places, mut turns) = (Vec::new(), Vec::new());
+        for place in there {
+            let Some(claim) = waiting.get(place) else { continue };
+            let lanes = self.state.lanes.next(self.db, &claim.request.capabilities, 0, LOOKED_INTO)?;
+            if !lanes.is_empty() {
+                places.push(place);
+                turns.push(lanes);
             }
-            if claim.lanes_seen != self.state.lanes_seen {
-                let able = &claim.request.capabilities;
-                claim.want.lanes = self.state.lanes_for(|requires| requires.satisfied_by(able));
-                claim.lanes_seen = self.state.lanes_seen;
-            }
-            for lane in &claim.want.lanes {
-                if !lanes.contains(lane) {
-                    lanes.insert(lane.clone());
-                }
-            }
-            places.push(place);
         }
-        if places.is_empty() {
+        if turns.is_empty() {
             return Ok(Vec::new());
         }
-        let window = self.window(&lanes, places.len())?;
-        let waiting = &*waiting;
-        let wants: Vec<&Want> =
-            places.iter().filter_map(|&place| waiting.get(place)).map(|claim| &claim.want).collect();
+        let depths = shares(&turns);
+        let window = self.window(&depths)?;
+        let want = |(place, lanes): (&usize, &Vec<LaneId>)| {
+            let seen = lanes.iter().filter(|lane| depths.contains_key(*lane)).cloned().collect();
+            Some(waiting.get(*place)?.want(seen))
+        };
+        let wants: Vec<Want> = places.iter().zip(&turns).filter_map(want).collect();
         let mut given: Vec<Option<TaskId>> = vec![None; wants.len()];
         if !window.candidates.is_empty() {
             for (slot, index) in given.iter_mut().zip(schedule::assign(&window.candidates, &wants, self.now))
@@ -219,29 +215,40 @@ impl Batch<'_> {
             }
         }
         let mut served = Vec::new();
-        for ((&want, task), &place) in wants.iter().zip(&given).zip(&places) {
+        let mut all: HashSet<TaskId> = given.iter().flatten().copied().collect();
+        for (((want, task), lanes), place) in wants.into_iter().zip(given).zip(&turns).zip(places) {
+            let Some(claim) = waiting.get_mut(place) else { continue };
+            let cut =
+                || want.lanes.len() < lanes.len() || want.lanes.iter().any(|lane| window.cut.contains(lane));
             let task = match task {
-                Some(task) => Some(*task),
+                Some(task) => Some(task),
                 // Everything it saw avoids it or went to others: look further back.
-                None if want.lanes.intersection(&window.cut).next().is_some() => self.deeper(want, &given)?,
+                None if lanes.len() >= LOOKED_INTO || cut() => self.deeper(claim, &all)?,
                 None => None,
             };
-            if let (Some(task), Some(claim)) = (task, waiting.get(place)) {
+            if let Some(task) = task {
+                claim.skip = 0;
+                all.insert(task);
                 served.push((place, self.claim(task, &claim.request)?));
             }
         }
         Ok(served)
     }
 
-    /// What a worker gets for whom there was nothing in the window, without what others get in this round.
-    fn deeper(&self, want: &Want, given: &[Option<TaskId>]) -> Outcome<Option<TaskId>> {
+    /// What a worker gets for whom there was nothing in the window, without what others get in this round. Where all the
+    /// lanes that are looked into have nothing for it, the next ones have their turn the next time.
+    fn deeper(&mut self, claim: &mut Waiting, given: &HashSet<TaskId>) -> Outcome<Option<TaskId>> {
+        let offer = &claim.request.capabilities;
+        let lanes = self.state.lanes.next(self.db, offer, claim.skip, LOOKED_INTO)?;
+        claim.skip = if lanes.len() < LOOKED_INTO { 0 } else { claim.skip + LOOKED_INTO };
         let mut candidates = Vec::new();
-        for lane in &want.lanes {
-            candidates.extend(self.window_for(lane, &want.worker)?);
+        for lane in &lanes {
+            candidates.extend(self.window_for(lane, &claim.request.worker, given.len())?);
         }
-        candidates.retain(|candidate| !given.contains(&Some(candidate.id)));
+        candidates.retain(|candidate| !given.contains(&candidate.id));
         candidates.sort_by(|a, b| a.order().cmp(&b.order()));
-        let chosen = schedule::assign(&candidates, std::slice::from_ref(want), self.now);
+        let want = claim.want(lanes.into_iter().collect());
+        let chosen = schedule::assign(&candidates, std::slice::from_ref(&want), self.now);
         Ok(chosen.into_iter().flatten().next().and_then(|index| candidates.get(index)).map(|found| found.id))
     }
 
@@ -264,12 +271,7 @@ impl Batch<'_> {
         self.insert_lease(no, &lease, &attempt)?;
         self.insert_event(no, &event)?;
         self.changed(Change::of(&task));
-        if let Some(lane) = self.state.lanes.get_mut(&task.lane)
-            && lane.v < task.rank
-        {
-            lane.v = task.rank;
-            lane.v_changed = true;
-        }
+        self.state.lanes.came(&task.lane, task.rank);
         let held = Held { no, task: task.clone(), lease: lease.clone(), started_at: attempt.started_at };
         self.state.running.insert(id, held);
         Ok(RawClaim { task, input: Some(input), lease, adopted: false })
@@ -282,9 +284,16 @@ impl Batch<'_> {
         let mut statement = self.db.prepare_cached(sql)?;
         let mut found = statement.query((no,))?;
         let row = found.next()?.ok_or_else(|| corrupt("a task", "it has no input"))?;
-        let lane = self.state.lanes.get(&LaneId::from_stored(row.get(4)?));
-        let lane = lane.ok_or_else(|| corrupt("a task", "it has no lane"))?;
-        let mut input = RawInput::read(row, Arc::clone(&lane.requires))?;
+        let lane = LaneId::from_stored(row.get(4)?);
+        let requires = match self.state.lanes.get(&lane) {
+            Some(lane) => Arc::clone(&lane.requires),
+            // It waits for more than what it came with by now, and nothing else came with that.
+            None => match lanes::stored(self.db, &lane)? {
+                Some((requires, _)) => Arc::new(requires),
+                None => return Err(corrupt("a task", "it has no lane")),
+            },
+        };
+        let mut input = RawInput::read(row, requires)?;
         input.envelope = row.get(5)?;
         Ok(input)
     }
@@ -317,7 +326,7 @@ impl Batch<'_> {
                         && held.task.avoid_until.is_some_and(|until| until > self.now);
                     !avoids
                         && held.lease.worker != claim.request.worker
-                        && claim.want.lanes.contains(&held.task.lane)
+                        && self.state.lanes.fits(&claim.request.capabilities, &held.task.lane)
                 })
             };
             let asked = |id: &TaskId| self.state.running.get(id).is_some_and(|held| held.lease.wanted);

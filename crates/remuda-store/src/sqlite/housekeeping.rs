@@ -1,6 +1,6 @@
 //! What must be done from time to time: release, lose, expire, forget.
 
-use remuda_core::{TaskId, Timestamp, transition};
+use remuda_core::{LaneId, TaskId, Timestamp, transition};
 use rusqlite::OptionalExtension as _;
 
 use super::batch::{Batch, Was};
@@ -107,15 +107,22 @@ impl Batch<'_> {
             else {
                 continue;
             };
+            let mut lane = None;
             for sql in [
-                "DELETE FROM input_row WHERE no = ? RETURNING text",
-                "DELETE FROM result_row WHERE no = ? RETURNING text",
+                "DELETE FROM input_row WHERE no = ? RETURNING text, lane",
+                "DELETE FROM result_row WHERE no = ? RETURNING text, NULL",
             ] {
-                let read = |row: &rusqlite::Row<'_>| row.get::<_, Option<i64>>(0);
-                let text = self.db.prepare_cached(sql)?.query_row((no,), read).optional()?;
-                if let Some(text) = text.flatten() {
-                    self.effects.left_over.push(text);
+                let read = |row: &rusqlite::Row<'_>| {
+                    Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, Option<String>>(1)?))
+                };
+                let gone = self.db.prepare_cached(sql)?.query_row((no,), read).optional()?;
+                if let Some((text, came_into)) = gone {
+                    self.effects.left_over.extend(text);
+                    lane = lane.or(came_into.map(LaneId::from_stored));
                 }
+            }
+            if let Some(lane) = lane {
+                self.state.lanes.remove_row(self.db, &lane)?;
             }
             for sql in [
                 "DELETE FROM event WHERE no = ?",

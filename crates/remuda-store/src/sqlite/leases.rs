@@ -57,12 +57,13 @@ impl Batch<'_> {
         };
         let was = Was::from(&held.task);
         let requires = learnt.map(|learnt| {
+            // The lane of a task that has not ended is known.
             let known = self.state.lanes.get(&held.task.lane).map(|lane| (*lane.requires).clone());
             known.unwrap_or_default().and(learnt)
         });
         let ended = transition::give_back(&mut held.task, self.now, requires.as_ref());
         if let Some(requires) = &requires {
-            self.ensure_lane(&held.task.lane, requires)?;
+            self.state.lanes.ensure(self.db, &held.task.lane, requires)?;
         }
         let status = held.task.status;
         self.close(held, &was, &ended)?;

@@ -20,6 +20,7 @@ mod documents;
 mod fault;
 mod harm;
 mod housekeeping;
+mod lanes;
 mod laying;
 mod leases;
 mod lists;

@@ -1,6 +1,6 @@
 //! The head of the queue.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::schedule::{AFFINITY_WINDOW, Candidate};
 use remuda_core::{LaneId, Priority, TaskId, WorkerId};
@@ -9,7 +9,6 @@ use rusqlite::Row;
 use super::batch::Batch;
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, micros};
-use super::state::Head;
 
 /// What a choice needs to know; the index `task_queued` has all of it.
 macro_rules! candidates {
@@ -32,15 +31,10 @@ pub(super) struct Window {
 }
 
 impl Batch<'_> {
-    /// The first tasks of these lanes: enough for so many claims, with some to choose from.
-    pub(super) fn window(&mut self, lanes: &BTreeSet<LaneId>, claims: usize) -> Outcome<Window> {
-        let limit = claims + AFFINITY_WINDOW;
+    /// The first tasks of these lanes, so many of each.
+    pub(super) fn window(&self, lanes: &BTreeMap<LaneId, usize>) -> Outcome<Window> {
         let mut window = Window::default();
-        for id in lanes {
-            let empty = self.state.lanes.get(id).is_none_or(|lane| lane.head == Head::Empty);
-            if empty {
-                continue;
-            }
+        for (id, &limit) in lanes {
             let sql = candidates!("ORDER BY lane, rank, priority DESC, id LIMIT ?2");
             let mut statement = self.db.prepare_cached(sql)?;
             let mut found = statement.query((id.as_str(), i64::try_from(limit).unwrap_or(i64::MAX)))?;
@@ -52,10 +46,6 @@ impl Batch<'_> {
             if fresh.len() >= limit {
                 window.cut.insert(id.clone());
             }
-            let head = fresh.first().map_or(Head::Empty, |first| Head::Rank(first.rank));
-            if let Some(lane) = self.state.lanes.get_mut(id) {
-                lane.head = head;
-            }
         }
         if lanes.len() > 1 {
             window.candidates.sort_by(|a, b| a.order().cmp(&b.order()));
@@ -63,13 +53,13 @@ impl Batch<'_> {
         Ok(window)
     }
 
-    /// The first tasks of a lane that do not avoid this worker.
-    pub(super) fn window_for(&self, id: &LaneId, worker: &WorkerId) -> Outcome<Vec<Candidate>> {
+    /// The first tasks of a lane that do not avoid this worker, and so many more.
+    pub(super) fn window_for(&self, id: &LaneId, worker: &WorkerId, more: usize) -> Outcome<Vec<Candidate>> {
         let sql = candidates!(
             "AND NOT (avoid_worker IS ?2 AND coalesce(avoid_until, 0) > ?3) \
              ORDER BY lane, rank, priority DESC, id LIMIT ?4"
         );
-        let limit = i64::try_from(AFFINITY_WINDOW).unwrap_or(i64::MAX);
+        let limit = i64::try_from(AFFINITY_WINDOW + more).unwrap_or(i64::MAX);
         let now = micros(self.now);
         let mut statement = self.db.prepare_cached(sql)?;
         let mut found = statement.query((id.as_str(), worker.as_str(), now, limit))?;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Attempt, KeyId, KeyRecord, Lane, LaneId, Lease, OwnerId, PendingReason, Requirements, Sha256, Status,
-    Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
+    Attempt, KeyId, KeyRecord, LaneId, Lease, OwnerId, PendingReason, Sha256, Status, Task, TaskEvent,
+    TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
 };
 use rusqlite::{Connection, OptionalExtension as _, Params, Row, params};
 use uuid::Uuid;
 
 use super::fault::{Outcome, corrupt};
+use super::lanes::{self, Shared};
 use super::pieces::{self, Part};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
 use crate::{Asset, Counts, Error, Lookup, Position};
@@ -21,6 +22,9 @@ const COUNTED: i64 = 1000;
 
 /// After so many bytes of results no further task is read whose files are to be swept.
 const UNSWEPT_TEXT: usize = 8 << 20;
+
+/// In so many lanes it is counted.
+const COUNTED_LANES: usize = 64;
 
 pub(super) fn all<T>(
     db: &Connection,
@@ -57,11 +61,6 @@ fn number(db: &Connection, id: TaskId) -> Outcome<Option<i64>> {
 pub(super) fn ping(db: &Connection) -> Outcome<()> {
     db.prepare_cached("SELECT version FROM schema")?.query_row((), |row| row.get::<_, i64>(0))?;
     Ok(())
-}
-
-pub(super) fn task(db: &Connection, id: TaskId) -> Outcome<Option<Task>> {
-    let sql = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
-    Ok(one(db, sql, (id.0.as_bytes(),), rows::task)?.map(|found| found.task))
 }
 
 /// What is read where it is asked for, unless it is large.
@@ -236,27 +235,31 @@ pub(super) fn counts(db: &Connection, tenant: Option<&Tenant>) -> Outcome<Counts
 }
 
 /// How many tasks are before this one: in its own lane, and in those that every worker that can run it also serves.
-pub(super) fn position(db: &Connection, id: TaskId) -> Outcome<Option<Position>> {
-    let Some(task) = task(db, id)?.filter(|task| task.reason == Some(PendingReason::Queued)) else {
+/// What the lanes ask for is known without reading it: there may be many, and many who ask.
+pub(super) fn position(db: &Connection, known: &Shared, id: TaskId) -> Outcome<Option<Position>> {
+    let Some(task) = brief(db, id)?.filter(|task| task.reason == Some(PendingReason::Queued)) else {
         return Ok(None);
     };
-    let lanes = lanes(db)?;
-    let needs = lanes.iter().find(|lane| lane.id == task.lane).map(|lane| lane.requires.clone());
-    let needs = needs.ok_or_else(|| corrupt("a task", "it has no lane"))?;
-    let mut position = Position { ahead: 0, exact: true };
-    for lane in lanes.iter().filter(|lane| includes(&needs, &lane.requires)) {
-        let (ahead, exact) = ahead_in(db, &lane.id, &task)?;
+    let needs = match known.requires(&task.lane) {
+        Some(needs) => needs,
+        // It ended a moment ago.
+        None => match lanes::stored(db, &task.lane)? {
+            Some((needs, _)) => Arc::new(needs),
+            None => return Ok(None),
+        },
+    };
+    let (mut lanes, all) = known.within(&needs, COUNTED_LANES);
+    if !all && !lanes.contains(&task.lane) {
+        lanes.push(task.lane.clone());
+    }
+    let mut position = Position { ahead: 0, exact: all };
+    for lane in &lanes {
+        let (ahead, exact) = ahead_in(db, lane, &task)?;
         position.ahead += ahead;
         position.exact &= exact;
     }
     position.exact &= position.ahead <= COUNTED;
     Ok(Some(position))
-}
-
-fn includes(all: &Requirements, some: &Requirements) -> bool {
-    some.labels.is_subset(&all.labels)
-        && some.nodes.is_subset(&all.nodes)
-        && some.models.is_subset(&all.models)
 }
 
 fn ahead_in(db: &Connection, lane: &LaneId, task: &Task) -> Outcome<(i64, bool)> {
@@ -278,12 +281,6 @@ fn ahead_in(db: &Connection, lane: &LaneId, task: &Task) -> Outcome<(i64, bool)>
     let whole = i128::from(task.rank) - i128::from(first);
     let estimate = i128::from(count) * whole / seen.max(1);
     Ok((i64::try_from(estimate).unwrap_or(i64::MAX).max(count), false))
-}
-
-pub(super) fn lanes(db: &Connection) -> Outcome<Vec<Lane>> {
-    all(db, "SELECT id, requires FROM lane ORDER BY id", (), |row| {
-        Ok(Lane { id: LaneId::from_stored(row.get(0)?), requires: rows::requires(row, 1)? })
-    })
 }
 
 pub(super) fn workers(db: &Connection) -> Outcome<Vec<Worker>> {

@@ -3,18 +3,18 @@
 //! All of it is in the file and is read again when the store is opened and after a transaction that failed. What
 //! is here grows with the number of workers, lanes and tenants, never with the number of tasks.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use remuda_core::schedule::TenantClock;
 use remuda_core::{
-    Fence, LaneId, Lease, LeaseRef, OwnerId, Policy, Requirements, Status, Task, TaskId, Tenant, Timestamp,
-    WorkerId,
+    Fence, Lease, LeaseRef, OwnerId, Policy, Status, Task, TaskId, Tenant, Timestamp, WorkerId,
 };
 use rusqlite::Connection;
 
 use super::fault::{Outcome, corrupt};
+use super::lanes::Lanes;
 use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
 use crate::{Clock as _, DocumentLimits, Keyring, Options, SystemClock};
 
@@ -76,6 +76,11 @@ impl Settings {
 
     pub(super) fn documents(&self) -> DocumentLimits {
         self.options.documents
+    }
+
+    /// How many lanes a tenant may have tasks in.
+    pub(super) fn max_lanes(&self) -> u64 {
+        self.options.max_lanes
     }
 
     pub(super) fn policy(&self) -> &Policy {
@@ -144,22 +149,6 @@ pub(super) struct Driver {
     pub(super) until: Timestamp,
 }
 
-/// What is known of the first task in a lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Head {
-    Unknown,
-    Empty,
-    Rank(i64),
-}
-
-#[derive(Debug)]
-pub(super) struct LaneState {
-    pub(super) requires: Arc<Requirements>,
-    pub(super) v: i64,
-    pub(super) v_changed: bool,
-    pub(super) head: Head,
-}
-
 /// A remembered value, and whether the file does not have it yet.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
@@ -171,14 +160,12 @@ pub(super) struct Kept<T> {
 pub(super) struct State {
     pub(super) running: HashMap<TaskId, Held>,
     pub(super) drivers: HashMap<WorkerId, Driver>,
-    pub(super) lanes: HashMap<LaneId, LaneState>,
+    pub(super) lanes: Lanes,
     pub(super) tenants: HashMap<Tenant, Kept<TenantClock>>,
     pub(super) shapes: HashMap<i64, Kept<Option<i64>>>,
     /// Differences to the counters in the file.
     pub(super) counts: HashMap<Tenant, [i64; Status::ALL.len()]>,
     pub(super) next_no: i64,
-    /// Rises with every new lane: claims that wait look at them again.
-    pub(super) lanes_seen: u64,
     /// Leases of this process from before it was started, until it takes them over.
     pub(super) inherited: HashSet<LeaseRef>,
     /// Workers that somebody took since the store was opened.
@@ -190,8 +177,7 @@ impl State {
     pub(super) fn reload(&mut self, db: &Connection) -> Outcome<()> {
         self.running = running(db)?;
         self.drivers = drivers(db)?;
-        self.lanes = lanes(db)?;
-        self.lanes_seen += 1;
+        self.lanes.load(db, self.running.values().map(|held| (&held.task.tenant, &held.task.lane)))?;
         self.tenants.clear();
         self.shapes.clear();
         self.counts.clear();
@@ -216,12 +202,6 @@ impl State {
         };
         add(from, -1);
         add(to, 1);
-    }
-
-    /// The lanes that satisfy `able`.
-    pub(super) fn lanes_for(&self, able: impl Fn(&Requirements) -> bool) -> BTreeSet<LaneId> {
-        let fits = self.lanes.iter().filter(|(_, lane)| able(&lane.requires));
-        fits.map(|(id, _)| id.clone()).collect()
     }
 
     /// Writes what changed, once for the whole transaction.
@@ -249,11 +229,7 @@ impl State {
             db.prepare_cached(sql)?.execute((shape, kept.value))?;
             kept.changed = false;
         }
-        for (id, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.v_changed) {
-            db.prepare_cached("UPDATE lane SET v = ? WHERE id = ?")?.execute((lane.v, id.as_str()))?;
-            lane.v_changed = false;
-        }
-        Ok(())
+        self.lanes.flush(db)
     }
 
     /// Keeps the caches small. After a commit: nothing in them is unwritten.
@@ -302,18 +278,6 @@ fn drivers(db: &Connection) -> Outcome<HashMap<WorkerId, Driver>> {
         drivers.insert(id, driver);
     }
     Ok(drivers)
-}
-
-fn lanes(db: &Connection) -> Outcome<HashMap<LaneId, LaneState>> {
-    let mut lanes = HashMap::new();
-    let mut statement = db.prepare_cached("SELECT id, requires, v FROM lane")?;
-    let mut found = statement.query(())?;
-    while let Some(row) = found.next()? {
-        let requires = Arc::new(rows::requires(row, 1)?);
-        let lane = LaneState { requires, v: row.get(2)?, v_changed: false, head: Head::Unknown };
-        lanes.insert(LaneId::from_stored(row.get(0)?), lane);
-    }
-    Ok(lanes)
 }
 
 #[cfg(test)]

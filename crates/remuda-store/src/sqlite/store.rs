@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, Lease, LeaseRef,
-    NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version, Worker,
-    WorkerId, WorkerSpec,
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
+    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
+    Worker, WorkerId, WorkerSpec,
 };
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -22,6 +22,7 @@ use super::beats::Beat;
 use super::claims::{Orphans, Waiting};
 use super::command::{Command, Job, Submit};
 use super::fault::Outcome;
+use super::lanes::Shared;
 use super::lock::FileLock;
 use super::pieces::{self, Texts};
 use super::place::Place;
@@ -81,6 +82,7 @@ pub struct SqliteStore {
     readers: Readers,
     changes: broadcast::Sender<Change>,
     unfinished: Unfinished,
+    lanes: Shared,
     next: AtomicU64,
     pub(super) texts: Arc<Texts>,
     /// In the writer's line.
@@ -140,6 +142,7 @@ impl SqliteStore {
             lock,
         };
         let writer = writer.prepare()?;
+        let lanes = writer.lanes();
         let readers = Readers::open(path)?;
         let thread = std::thread::Builder::new().name("remuda-sqlite".to_owned()).spawn(move || writer.run());
         let thread = thread.map_err(|error| Error::Unavailable {
@@ -154,6 +157,7 @@ impl SqliteStore {
             readers,
             changes,
             unfinished,
+            lanes,
             next: AtomicU64::new(1),
             texts,
             turns: Turns::default(),
@@ -348,7 +352,8 @@ impl Store for SqliteStore {
     }
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
-        self.read(move |db| reads::position(db, id)).await
+        let lanes = self.lanes.clone();
+        self.read(move |db| reads::position(db, &lanes, id)).await
     }
 
     async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
@@ -495,8 +500,12 @@ impl Store for SqliteStore {
         self.read(move |db| reads::object_info(db, hash)).await
     }
 
+    async fn requires(&self, lane: &LaneId) -> Result<Option<Requirements>> {
+        Ok(self.lanes.requires(lane).map(|requires| (*requires).clone()))
+    }
+
     async fn lanes(&self) -> Result<Vec<Lane>> {
-        self.read(reads::lanes).await
+        Ok(self.lanes.all())
     }
 
     async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {

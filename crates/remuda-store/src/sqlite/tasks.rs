@@ -1,16 +1,15 @@
 //! Submitting, cancelling and hastening tasks.
 
-use std::sync::Arc;
-
 use remuda_core::schedule::{TenantClock, UNKNOWN_COST_MS, learn_cost};
-use remuda_core::{LaneId, NewTask, Requirements, Sha256, Task, TaskId, Tenant, transition};
+use remuda_core::{NewTask, Sha256, Task, TaskId, Tenant, transition};
 use rusqlite::{OptionalExtension as _, params};
 
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
 use super::pieces::Laid;
 use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
-use super::state::{Head, Kept, LaneState};
+use super::state::Kept;
+use crate::options::too_many_lanes;
 use crate::{Change, Error, Submitted};
 
 impl Batch<'_> {
@@ -20,7 +19,10 @@ impl Batch<'_> {
             return Ok(Submitted::Before(before));
         }
         let lane = new.input.requires.lane();
-        let head = self.head(&lane)?;
+        if !self.state.lanes.may_enter(&new.tenant, &lane, self.settings.max_lanes()) {
+            return self.repeated_or(new, too_many_lanes(self.settings.max_lanes()));
+        }
+        let head = self.state.lanes.front(self.db, &lane)?;
         let cost_ms = self.cost(new.shape)?.unwrap_or(UNKNOWN_COST_MS);
         let rank = self.clock(&new.tenant)?.value.clone().enter(head, new.priority, cost_ms);
         let (task, event) = transition::submit(new, self.now, rank, cost_ms);
@@ -37,7 +39,9 @@ impl Batch<'_> {
             return own(new, before.task).map(Submitted::Before);
         }
         self.state.next_no += 1;
-        self.ensure_lane(&lane, &new.input.requires)?;
+        self.state.lanes.ensure(self.db, &lane, &new.input.requires)?;
+        self.state.lanes.enter(&task.tenant, &lane);
+        self.entered(&task);
         let kept = self.clock(&new.tenant)?;
         kept.value.enter(head, new.priority, cost_ms);
         kept.changed = true;
@@ -86,35 +90,12 @@ impl Batch<'_> {
         Ok(self.load(task)?.map(|found| found.task))
     }
 
-    /// The rank of the first task in a lane, or what it was when there was one.
-    fn head(&mut self, id: &LaneId) -> Outcome<i64> {
-        let Some(lane) = self.state.lanes.get_mut(id) else {
-            return Ok(0);
-        };
-        if lane.head == Head::Unknown {
-            let sql = "SELECT rank FROM task WHERE reason = 'queued' AND lane = ? ORDER BY rank LIMIT 1";
-            let mut statement = self.db.prepare_cached(sql)?;
-            let rank = statement.query_row((id.as_str(),), |row| row.get(0)).optional()?;
-            lane.head = rank.map_or(Head::Empty, Head::Rank);
+    /// A task that was taken in before is no further one, however many there are.
+    fn repeated_or(&self, new: &NewTask, error: Error) -> Outcome<Submitted> {
+        match self.load(new.id)? {
+            Some(before) => own(new, before.task).map(Submitted::Before),
+            None => Err(error.into()),
         }
-        Ok(match lane.head {
-            Head::Rank(rank) => rank,
-            Head::Empty | Head::Unknown => lane.v,
-        })
-    }
-
-    /// A lane is known from the first task in it on.
-    pub(super) fn ensure_lane(&mut self, id: &LaneId, requires: &Requirements) -> Outcome<()> {
-        if self.state.lanes.contains_key(id) {
-            return Ok(());
-        }
-        let sql = "INSERT INTO lane (id, requires, v) VALUES (?, ?, 0) ON CONFLICT DO NOTHING";
-        self.db.prepare_cached(sql)?.execute((id.as_str(), json_text(requires)?))?;
-        let requires = Arc::new(requires.clone());
-        let lane = LaneState { requires, v: 0, v_changed: false, head: Head::Unknown };
-        self.state.lanes.insert(id.clone(), lane);
-        self.state.lanes_seen += 1;
-        Ok(())
     }
 
     fn clock(&mut self, tenant: &Tenant) -> Outcome<&mut Kept<TenantClock>> {

@@ -12,6 +12,7 @@ use super::beats::{Beat, Told};
 use super::claims::{Orphans, RawClaim, Waiting, superseded};
 use super::command::{Command, Submit, Work, again, whole};
 use super::fault::{Fault, Outcome};
+use super::lanes::Shared;
 use super::lock::FileLock;
 use super::pieces::Texts;
 use super::place::Place;
@@ -107,6 +108,11 @@ impl Writer {
 }
 
 impl Loop {
+    /// What readers may know of the lanes.
+    pub(super) fn lanes(&self) -> Shared {
+        self.state.lanes.shared.clone()
+    }
+
     /// Until the store is closed or dropped.
     pub(super) fn run(mut self) {
         let mut commands = Vec::with_capacity(TOGETHER);

@@ -16,6 +16,7 @@ pub(crate) async fn open_store(settings: &Settings, owner: OwnerId) -> anyhow::R
     let mut options = store_options(owner, settings.tasks.lease);
     options.secrets = secrets::keyring(settings)?;
     options.documents = settings.door.documents;
+    options.max_lanes = settings.tasks.max_lanes;
     Ok(match &settings.store.url {
         StoreUrl::Sqlite(path) => {
             if let Some(folder) = path.parent() {

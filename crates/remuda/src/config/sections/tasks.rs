@@ -98,6 +98,16 @@ static MAX_RESULT_SIZE: Setting = Setting {
     ..Setting::BASE
 };
 
+static MAX_LANES: Setting = Setting {
+    name: "tasks.max_lanes",
+    env: &["REMUDA_MAX_LANES"],
+    default: "1000",
+    shape: Shape::Number,
+    range: (1, 1_000_000),
+    help: "How many different sets of labels, nodes and models the unfinished tasks of one tenant may ask for",
+    ..Setting::BASE
+};
+
 static TENANT_LABELS: Setting = Setting {
     name: "tasks.tenant_labels",
     env: &["REMUDA_TENANT_LABELS"],
@@ -116,6 +126,7 @@ pub(super) const SETTINGS: &[&Setting] = &[
     &MAX_OUTPUT_SIZE,
     &MAX_OUTPUT_TOTAL,
     &MAX_RESULT_SIZE,
+    &MAX_LANES,
     &TENANT_LABELS,
 ];
 
@@ -138,6 +149,8 @@ pub(crate) struct Tasks {
     pub(crate) max_output_total: u64,
     /// Longest report of a task's nodes in bytes: `REMUDA_MAX_RESULT_SIZE`, 64 MiB.
     pub(crate) max_result_size: u64,
+    /// Different requirements of a tenant's unfinished tasks: `REMUDA_MAX_LANES`, 1,000.
+    pub(crate) max_lanes: u64,
     /// Labels that all tasks of a tenant require: `REMUDA_TENANT_LABELS`, none.
     pub(crate) tenant_labels: BTreeMap<Tenant, BTreeSet<String>>,
 }
@@ -153,6 +166,7 @@ impl Tasks {
             max_output_size: from.get::<Size, _>(&MAX_OUTPUT_SIZE)?.0,
             max_output_total: from.get::<Size, _>(&MAX_OUTPUT_TOTAL)?.0,
             max_result_size: from.get::<Size, _>(&MAX_RESULT_SIZE)?.0,
+            max_lanes: from.get(&MAX_LANES)?,
             tenant_labels: tenant_labels(&from.list(&TENANT_LABELS)?)
                 .map_err(|reason| from.blame(&TENANT_LABELS, reason))?,
         })

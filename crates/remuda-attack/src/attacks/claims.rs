@@ -76,6 +76,15 @@ impl Hoarder {
         Ok(json!({"task": lease["task"], "fence": lease["fence"]}))
     }
 
+    /// Gives back what it holds: a lease that nobody renews would keep its task until it runs out, and the aftermath waiting.
+    async fn let_go(&self, leases: &[Value]) -> Result<()> {
+        for lease in leases {
+            let answer = self.say("give-back", json!({"lease": lease, "learnt": null})).await?;
+            ensure!(answer.is_success(), "a task is not taken back: {} {}", answer.status, answer.text());
+        }
+        Ok(())
+    }
+
     /// Sends a request and does not read its answer.
     async fn park(&self, path: &str, body: &[u8]) -> Result<TcpStream> {
         let length = body.len().to_string();
@@ -153,13 +162,14 @@ pub(crate) async fn doubled(stage: Stage) -> Result<Vec<String>> {
             break;
         }
     }
-    let beat = json!({"lease": lease, "phase": "placing", "progress": 0});
+    let beat = json!({"lease": &lease, "phase": "placing", "progress": 0});
     let once = json!({"leases": [&beat], "workers": [], "wait_ms": 0});
     let answer = hoarder.say("beat", once).await?;
     let lost = answer.json()["lost"].as_array().map_or(1, Vec::len);
     ensure!(answer.is_success() && lost == 0, "the lease is lost: {} {}", answer.status, answer.text());
     let many = json!({"leases": vec![beat; NAMED], "workers": [], "wait_ms": WAIT_MS}).to_string();
     hoarder.park_all("beat", many.as_bytes(), BEATS).await?;
+    hoarder.let_go(&[lease]).await?;
     wrong.dedup();
     Ok(wrong)
 }
@@ -221,6 +231,7 @@ pub(crate) async fn adopted(stage: Stage) -> Result<Vec<String>> {
     if known.len() != tasks {
         wrong.push(format!("{} of {tasks} tasks were adopted", known.len()));
     }
+    hoarder.let_go(&known).await?;
     wrong.dedup();
     Ok(wrong)
 }

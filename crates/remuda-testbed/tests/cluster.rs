@@ -55,6 +55,23 @@ async fn a_frozen_cluster_answers_nobody_until_it_is_thawed() {
 }
 
 #[tokio::test]
+async fn thawing_reaches_every_process_while_others_end() {
+    let cluster = Cluster::start(Options::default()).await.unwrap();
+    let kept = connect(&cluster.url()).await;
+    for round in 0..20 {
+        let mut leaving = Vec::new();
+        for _ in 0..10 {
+            leaving.push(connect(&cluster.url()).await);
+        }
+        drop(leaving);
+        cluster.freeze().unwrap();
+        cluster.thaw().unwrap();
+        let asked = tokio::time::timeout(Duration::from_secs(60), kept.simple_query("SELECT 1")).await;
+        asked.unwrap_or_else(|_| panic!("still frozen after round {round}")).unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_wrong_address_is_refused_in_words() {
     let error = Server::at("mysql://127.0.0.1/x").unwrap_err();
     assert!(error.to_string().contains("postgres://"), "{error}");

@@ -150,22 +150,20 @@ impl Cluster {
 
     /// Stops the server's processes in their tracks: connections stay open and nothing answers any more.
     pub fn freeze(&self) -> Result<(), Error> {
-        self.signal_all(Signal::SIGSTOP)
+        let Some(postmaster) = self.process_id() else { return Ok(()) };
+        // The postmaster first: once it is stopped it starts no more children.
+        send(postmaster, Signal::SIGSTOP)?;
+        send_children(postmaster, Signal::SIGSTOP)
     }
 
     /// Lets frozen processes go on.
     pub fn thaw(&self) -> Result<(), Error> {
-        self.signal_all(Signal::SIGCONT)
-    }
-
-    fn signal_all(&self, which: Signal) -> Result<(), Error> {
-        let Some(postmaster) = self.postmaster.as_ref().map(Child::id) else { return Ok(()) };
-        // The postmaster first: once it is stopped it starts no more children.
-        signal::send(postmaster, which).map_err(Error::io("signal postgresql"))?;
-        for child in signal::children(postmaster).map_err(Error::io("list the processes of postgresql"))? {
-            signal::send(child, which).map_err(Error::io("signal postgresql"))?;
-        }
-        Ok(())
+        let Some(postmaster) = self.process_id() else { return Ok(()) };
+        // The postmaster last: while it buries children that have ended, the list of them skips others.
+        send(postmaster, Signal::SIGSTOP)?;
+        let sent = send_children(postmaster, Signal::SIGCONT);
+        send(postmaster, Signal::SIGCONT)?;
+        sent
     }
 
     async fn make_data(&self) -> Result<(), Error> {
@@ -273,6 +271,15 @@ fn choose(options: &Options) -> Result<u16, Error> {
 
 fn address(port: u16) -> String {
     format!("postgres://postgres@127.0.0.1:{port}/postgres")
+}
+
+fn send(pid: u32, which: Signal) -> Result<(), Error> {
+    signal::send(pid, which).map_err(Error::io("signal postgresql"))
+}
+
+fn send_children(postmaster: u32, which: Signal) -> Result<(), Error> {
+    let children = signal::children(postmaster).map_err(Error::io("list the processes of postgresql"))?;
+    children.into_iter().try_for_each(|child| send(child, which))
 }
 
 /// `SIGQUIT` is PostgreSQL's immediate shutdown: the postmaster ends its children and goes.

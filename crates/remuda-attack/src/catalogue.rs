@@ -87,6 +87,7 @@ attacks! {
     "slow-readers-object-info" Load Plain false memory::object_info, "object_info, asked for and not read, 500 times";
     "slow-readers-list" Load Plain false stored::list, "500 tasks with 64 KiB of metadata each, listed and not read, 150 times";
     "slow-readers-documents" Load Plain false stored::documents, "4,000 documents in deep folders, listed and not read, 80 times";
+    "documents-rewritten" Load Plain false stored::rewritten, "documents of 15 MiB, four at a time, written again and again";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
     "mass-restart" Load Plain false mass::restart, "16,000 prompts, and a restart";

@@ -115,3 +115,36 @@ pub(crate) async fn documents(stage: Stage) -> Result<Vec<String>> {
     join_all(asked).await.into_iter().collect::<Result<()>>()?;
     Ok(Vec::new())
 }
+
+/// The same few documents, as large as they may be, written again and again: never more is stored than is allowed.
+pub(crate) async fn rewritten(stage: Stage) -> Result<Vec<String>> {
+    let client = Client::new(&stage)?;
+    let key = stage.keys.mallory.as_str();
+    let body = bytes::Bytes::from(vec![b'd'; 15 << 20]);
+    let deadline = std::time::Instant::now() + stage.while_it_lasts();
+    let writers = (0..4).map(|n| {
+        let (client, body) = (&client, body.clone());
+        async move {
+            let (mut taken, mut wrong) = (0, Vec::new());
+            while taken == 0 || std::time::Instant::now() < deadline {
+                let path = format!("/userdata/large{n}?overwrite=true");
+                let answer = client.send(client.request(Method::POST, &path, key).body(body.clone())).await?;
+                match answer.status {
+                    200..=299 => taken += 1,
+                    429 | 503 => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+                    status => {
+                        wrong.push(format!("a document of 15 MiB is answered {status} {}", answer.text()));
+                        break;
+                    }
+                }
+            }
+            anyhow::Ok(wrong)
+        }
+    });
+    let mut wrong = Vec::new();
+    for found in join_all(writers).await {
+        wrong.extend(found?);
+    }
+    wrong.dedup();
+    Ok(wrong)
+}

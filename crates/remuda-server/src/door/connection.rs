@@ -40,6 +40,11 @@ const NO_ROOM: &[u8] =
 /// How long a connection of the reserve has for its request.
 const RESERVE_HEAD_TIME: Duration = Duration::from_secs(2);
 
+/// How much of an answer the kernel keeps that it cannot send yet, in bytes. Its own measure is megabytes for each
+/// connection: hundreds of readers who take nothing fill the memory that all connections of the machine share.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 128 << 10;
+
 /// How long a peer may keep us waiting, and what it may ask for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manners {
@@ -70,6 +75,17 @@ pub(crate) fn refuse(stream: TcpStream) {
     drop(stream.try_write(NO_ROOM));
 }
 
+/// Small answers go at once, and large ones do not pile up in the kernel.
+fn set_up(stream: &TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
+    }
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT) {
+        tracing::debug!(%error, "TCP_NOTSENT_LOWAT could not be set");
+    }
+}
+
 /// Answers the requests of one connection, until it ends, is told to leave, or everything stops.
 pub(crate) async fn attend(
     stream: TcpStream,
@@ -79,9 +95,7 @@ pub(crate) async fn attend(
     manners: Manners,
     shutdown: CancellationToken,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
-    }
+    set_up(&stream);
     let here = Arc::clone(&seat);
     let line = Line::default();
     let requests = line.clone();
@@ -149,5 +163,31 @@ mod tests {
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.ends_with(&format!("content-length: {}", body.len())), "{head} {}", body.len());
         assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_keeps_little_for_who_reads_nothing() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let (unread, accepted) =
+            tokio::join!(socket.connect(listener.local_addr().unwrap()), listener.accept());
+        let (_unread, stream) = (unread.unwrap(), accepted.unwrap().0);
+        set_up(&stream);
+        let (bytes, mut taken) = ([7; 16 << 10], 0);
+        let mut waits = 0;
+        // What has just been sent makes room for a little more.
+        while waits < 20 {
+            match stream.try_write(&bytes) {
+                Ok(count) => taken += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    waits += 1;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(taken < 4 * UNSENT as usize, "{taken} bytes are kept");
     }
 }

@@ -80,7 +80,7 @@ pub(crate) async fn killed(
 ) -> Vec<String> {
     let stage = world.stage.clone();
     // What is rendered already is not read again.
-    if let Err(why) = probe.cancel_all(&stage.keys.mallory, options.turn).await {
+    if let Err(why) = probe.cancel_all(&stage.keys.mallory).await {
         return vec![why];
     }
     let mut deaths: BTreeMap<String, usize> = BTreeMap::new();

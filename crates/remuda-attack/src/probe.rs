@@ -14,6 +14,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LATER: &str = "2999-01-01T00:00:00Z";
 /// How many tasks are cancelled at the same time.
 const CANCELLED: usize = 8;
+/// How long it may take until they have ended. A ComfyUI that went away with one of them is given up after a minute, and
+/// nothing can confirm the cancellation before.
+const ENDED: Duration = Duration::from_secs(90);
 
 /// What a probe saw.
 #[derive(Debug, Default)]
@@ -120,8 +123,8 @@ impl Probe {
 
     /// Cancels everything of a tenant and waits until it has ended: what is still rendered keeps the ComfyUI from the
     /// second tenant. Refusals are not final: whoever used most is turned away for a while.
-    pub(crate) async fn cancel_all(&self, key: &str, within: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + within;
+    pub(crate) async fn cancel_all(&self, key: &str) -> Result<(), String> {
+        let deadline = Instant::now() + ENDED;
         let mut why = "it was not tried".to_owned();
         while Instant::now() < deadline {
             match self.cancel_some(key).await {
@@ -131,7 +134,7 @@ impl Probe {
             }
             tokio::time::sleep(PAUSE * 5).await;
         }
-        Err(format!("the attacker's own tasks cannot be cancelled within {} s: {why}", within.as_secs()))
+        Err(format!("the attacker's own tasks cannot be cancelled within {} s: {why}", ENDED.as_secs()))
     }
 
     /// Cancels one page of what waits and one of what runs; how many tasks those were.

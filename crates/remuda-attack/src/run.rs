@@ -197,7 +197,7 @@ async fn aftermath(
 /// Whether the second tenant's task is rendered once the attacker's are out of the way. Those may keep a ComfyUI busy for
 /// as long as its GPU needs: that is no harm, it is a queue.
 async fn still_renders(options: &Options, world: &World, probe: &Probe, when: &str) -> Vec<String> {
-    let cancelled = probe.cancel_all(&world.stage.keys.mallory, options.turn).await;
+    let cancelled = probe.cancel_all(&world.stage.keys.mallory).await;
     let rendered = probe.renders(options.turn).await;
     [cancelled, rendered].into_iter().filter_map(Result::err).map(|why| format!("{when}: {why}")).collect()
 }

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::door::{Lobby, Manners, Seated, attend, refuse};
+use crate::door::{Lobby, Manners, Seated, attend, deepen, refuse};
 use crate::keys_socket::KeysHandle;
 use crate::options::ServerOptions;
 use crate::router::router;
@@ -130,6 +130,7 @@ async fn serve(
     shutdown: CancellationToken,
     stop: &CancellationToken,
 ) {
+    deepen(&listener);
     let tracker = TaskTracker::new();
     // Cancelled when the drain time is over.
     let cut = CancellationToken::new();

@@ -90,7 +90,7 @@ pub async fn fuzz(fuzz: &FuzzOptions, mut tell: impl FnMut(String)) -> Result<Fu
     }
     let probe = Probe::new(&ground.stage, options.patience)?;
     for key in [&ground.stage.keys.mallory, &ground.stage.keys.bob] {
-        if let Err(why) = probe.cancel_all(key, options.turn * 2).await {
+        if let Err(why) = probe.cancel_all(key).await {
             report.violations.push(format!("afterwards {why}"));
         }
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use remuda_runner::wire::frames::{Decoder, decode, encode};
+use remuda_sidecar::frames::{Decoder, decode, encode};
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = decode(Bytes::copy_from_slice(bytes));

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::BodyExt;
 use remuda_core::OwnerId;
 use remuda_files::{Files, Location};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
 use remuda_server::{ServerOptions, fuzzing};
 use remuda_store::{Options, SqliteStore};
 use std::sync::{Arc, LazyLock};

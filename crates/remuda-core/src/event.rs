@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{TaskId, Timestamp, Version};
+use crate::{Status, TaskId, Timestamp, Version};
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,6 +60,38 @@ impl EventKind {
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// As it is stored in feeds. Never changes.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Submitted => 1,
+            Self::Claimed => 2,
+            Self::Adopted => 3,
+            Self::Returned => 4,
+            Self::RetryScheduled => 5,
+            Self::Lost => 6,
+            Self::CancelRequested => 7,
+            Self::Completed => 8,
+            Self::Failed => 9,
+            Self::Cancelled => 10,
+        }
+    }
+
+    /// By its code, if it is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// The state that a task is in after it.
+    pub fn status(self) -> Status {
+        match self {
+            Self::Submitted | Self::Returned | Self::RetryScheduled | Self::Lost => Status::Pending,
+            Self::Claimed | Self::Adopted | Self::CancelRequested => Status::Running,
+            Self::Completed => Status::Completed,
+            Self::Failed => Status::Failed,
+            Self::Cancelled => Status::Cancelled,
         }
     }
 

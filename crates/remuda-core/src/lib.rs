@@ -5,6 +5,7 @@
 mod attempt;
 mod event;
 mod failure;
+mod feed;
 pub mod harm;
 mod ids;
 mod json_text;
@@ -24,6 +25,7 @@ mod worker;
 pub use attempt::{Attempt, AttemptOutcome};
 pub use event::{EventKind, TaskEvent};
 pub use failure::{Failure, FailureClass, Policy, Verdict};
+pub use feed::{BadPack, FeedEntry, FeedPack};
 pub use harm::{Harm, HarmKind, Harmed};
 pub use ids::{AttemptNo, Fence, IdError, Installation, OwnerId, Sha256, TaskId, Tenant, Version, WorkerId};
 pub use json_text::JsonText;

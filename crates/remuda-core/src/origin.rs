@@ -21,6 +21,13 @@ impl Dialect {
             Self::Comfyui => "comfyui",
         }
     }
+
+    /// Whether its clients are told what ComfyUI itself says while it renders, word for word.
+    pub fn hears_comfyui(self) -> bool {
+        match self {
+            Self::Comfyui => true,
+        }
+    }
 }
 
 impl fmt::Display for Dialect {

@@ -44,14 +44,22 @@ impl Requirements {
         self.labels.is_empty() && self.nodes.is_empty() && self.models.is_empty()
     }
 
-    /// The lane of tasks with exactly these requirements.
+    /// The lane of tasks with exactly these requirements. Stores keep its name, so it must never change. Lanes that older
+    /// releases made have other names; a store finds them, as all lanes, by what they ask for.
     pub fn lane(&self) -> LaneId {
         if self.is_empty() {
             return LaneId::any();
         }
-        // Sets are sorted, so equal requirements have equal text.
-        let text = format!("{:?}\u{0}{:?}\u{0}{:?}", self.labels, self.nodes, self.models);
-        LaneId(Sha256::of(text.as_bytes()).to_string()[..16].to_owned())
+        // Sets are sorted, and every text has its length before it: equal requirements, and only they, have equal bytes.
+        let mut bytes = Vec::with_capacity(self.size() + 64);
+        for names in [&self.labels, &self.nodes, &self.models] {
+            bytes.extend_from_slice(&(names.len() as u64).to_le_bytes());
+            for name in names {
+                bytes.extend_from_slice(&(name.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(name.as_bytes());
+            }
+        }
+        LaneId(Sha256::of(&bytes).to_string()[..LaneId::LENGTH].to_owned())
     }
 
     /// Both together.
@@ -122,6 +130,9 @@ pub struct Capabilities {
 pub struct LaneId(String);
 
 impl LaneId {
+    /// How many hexadecimal digits a name has: whoever submits chooses the requirements, and must not find two that meet.
+    const LENGTH: usize = 32;
+
     /// The lane of tasks that any worker may run.
     pub fn any() -> Self {
         Self("any".to_owned())
@@ -194,6 +205,16 @@ mod tests {
             prop_assert_eq!(both.include(&one), true);
             prop_assert_eq!(one.include(&two), both == one);
         }
+    }
+
+    #[test]
+    fn a_lane_has_its_name_for_ever() {
+        let requires = Requirements {
+            labels: ["a100".to_owned()].into(),
+            nodes: ["KSampler".to_owned(), "VAEDecode".to_owned()].into(),
+            models: ["ü\"\n.safetensors".to_owned()].into(),
+        };
+        assert_eq!(requires.lane().as_str(), "86508a3b97e1b7fdb370e15ec788335d");
     }
 
     #[test]

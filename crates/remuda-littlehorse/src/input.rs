@@ -3,7 +3,7 @@
 use comfyui::Workflow;
 use comfyui::workflow::{Limits, WorkflowError};
 use littlehorse::{Ending, Input, Value};
-use remuda_runner::limit_setting;
+use remuda_preflight::limit_setting;
 use serde_json::json;
 use serde_json::value::RawValue;
 

@@ -3,7 +3,7 @@
 use comfyui::workflow::Limits;
 use littlehorse::proto::{TaskRunId, WfRunId};
 use littlehorse::{Delivery, Ending, Host};
-use remuda_runner::GraphLimits;
+use remuda_preflight::GraphLimits;
 use remuda_runner::source::journal::Job;
 use serde::{Deserialize, Serialize};
 

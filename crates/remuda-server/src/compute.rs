@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use axum::response::{IntoResponse as _, Response};
-use http::{StatusCode, header};
+use http::header;
 use remuda_core::{TaskId, Tenant};
-use remuda_pool::{Kept, NotDone, Work};
+use remuda_pool::{Kept, Work};
 use serde::Serialize;
 
 use crate::error::{ApiError, ApiResult};
@@ -86,47 +86,4 @@ pub(crate) async fn answer<T: Serialize + Send + 'static>(
     let written = state.compute_of("writing a task", tenant, task, bytes, write).await?;
     let written = written.map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], written).into_response())
-}
-
-impl From<NotDone> for ApiError {
-    fn from(error: NotDone) -> Self {
-        match error {
-            NotDone::Busy => Self::busy("large requests"),
-            NotDone::Share => Self::over_limit(
-                "process.pool_queue",
-                "too many of your large requests wait already: try again in a moment",
-            ),
-            NotDone::Stalled => {
-                let error =
-                    "what was sent is too complex: working on it took longer than process.watchdog allows";
-                let mut new = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "too_complex", error);
-                new.body.limit = Some("process.watchdog");
-                new
-            }
-            NotDone::Panicked(text) => Self::internal(format!("a computation panicked: {text}")),
-            NotDone::Closed => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the server is stopping")
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_turned_away_hears_by_what() {
-        for (error, status, code, limit, retry) in [
-            (NotDone::Busy, 503, "busy", None, true),
-            (NotDone::Share, 429, "over_limit", Some("process.pool_queue"), true),
-            (NotDone::Stalled, 422, "too_complex", Some("process.watchdog"), false),
-            (NotDone::Closed, 503, "stopping", None, false),
-            (NotDone::Panicked("x".to_owned()), 500, "internal", None, false),
-        ] {
-            let new = ApiError::from(error);
-            assert_eq!((new.status.as_u16(), new.body.code, new.body.limit), (status, code, limit));
-            assert_eq!(new.retry_after_s().is_some(), retry, "{code}");
-        }
-    }
 }

@@ -6,9 +6,13 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use remuda_core::{IdError, TaskId};
-use remuda_runner::preflight::{PreflightError, Refusal, RefusalKind};
+use remuda_pool::NotDone;
+use remuda_preflight::{PreflightError, Refusal, RefusalKind};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::service::ServiceError;
+use crate::share::TurnedAway;
 
 /// The code of a task that brings a secret while there is no key to keep it with.
 pub(crate) const SECRET_KEY_NEEDED: &str = "secret_key_needed";
@@ -276,6 +280,66 @@ impl From<PreflightError> for ApiError {
     }
 }
 
+/// Who is turned away hears by what.
+impl From<TurnedAway> for ApiError {
+    fn from(error: TurnedAway) -> Self {
+        match error {
+            TurnedAway::Busy { what } => Self::busy(what),
+            TurnedAway::Share { what, setting } => {
+                let error = format!("too many {what} of yours at once: wait for some to end ({setting})");
+                Self::over_limit(setting, error)
+            }
+            TurnedAway::Memory => Self::no_memory(),
+            TurnedAway::NotDone(error) => error.into(),
+        }
+    }
+}
+
+impl From<NotDone> for ApiError {
+    fn from(error: NotDone) -> Self {
+        match error {
+            NotDone::Busy => Self::busy("large requests"),
+            NotDone::Share => Self::over_limit(
+                "process.pool_queue",
+                "too many of your large requests wait already: try again in a moment",
+            ),
+            NotDone::Stalled => {
+                let error =
+                    "what was sent is too complex: working on it took longer than process.watchdog allows";
+                let mut new = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "too_complex", error);
+                new.body.limit = Some("process.watchdog");
+                new
+            }
+            NotDone::Panicked(text) => Self::internal(format!("a computation panicked: {text}")),
+            NotDone::Closed => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the server is stopping")
+            }
+        }
+    }
+}
+
+impl From<ServiceError> for ApiError {
+    fn from(error: ServiceError) -> Self {
+        let text = error.to_string();
+        match error {
+            ServiceError::NoTask(id) => Self::no_task(id),
+            ServiceError::ForeignTenant(_) => Self::forbidden("foreign_tenant", text),
+            ServiceError::Running(id) => Self::new(StatusCode::CONFLICT, "running", text).task(id),
+            ServiceError::Harmful(id) => Self::new(StatusCode::CONFLICT, "harmful", text).task(id),
+            ServiceError::SecretGone { task, .. } => {
+                Self::new(StatusCode::CONFLICT, "secret_gone", text).task(task)
+            }
+            ServiceError::NoOutput { task, .. } => {
+                Self::new(StatusCode::NOT_FOUND, "no_such_output", text).task(task)
+            }
+            ServiceError::Preflight(error) => error.into(),
+            ServiceError::StoreAbout { task, source } => Self::from(source).task(task),
+            ServiceError::Store(error) => error.into(),
+            ServiceError::TurnedAway(error) => error.into(),
+        }
+    }
+}
+
 /// A name in a path that cannot be one.
 impl From<IdError> for ApiError {
     fn from(error: IdError) -> Self {
@@ -337,6 +401,21 @@ mod tests {
             let found = ApiError::from(error);
             assert_eq!(found.status.as_u16(), status);
             assert!(!found.body.error.contains("secret"), "{:?}", found.body);
+        }
+    }
+
+    #[test]
+    fn who_is_turned_away_hears_by_what() {
+        for (error, status, code, limit, retry) in [
+            (NotDone::Busy, 503, "busy", None, true),
+            (NotDone::Share, 429, "over_limit", Some("process.pool_queue"), true),
+            (NotDone::Stalled, 422, "too_complex", Some("process.watchdog"), false),
+            (NotDone::Closed, 503, "stopping", None, false),
+            (NotDone::Panicked("x".to_owned()), 500, "internal", None, false),
+        ] {
+            let new = ApiError::from(error);
+            assert_eq!((new.status.as_u16(), new.body.code, new.body.limit), (status, code, limit));
+            assert_eq!(new.retry_after_s().is_some(), retry, "{code}");
         }
     }
 }

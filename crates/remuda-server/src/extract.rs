@@ -6,11 +6,11 @@ use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use bytes::{Bytes, BytesMut};
+use comfyui::lenient::count_values;
 use futures_util::StreamExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use remuda_core::TaskId;
-use remuda_runner::lenient::count_values;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -104,18 +104,19 @@ pub(crate) async fn read_body(
     limit: u64,
     time: Duration,
 ) -> ApiResult<Bytes> {
-    let (bytes, ()) = read_body_with(headers, body, limit, time, std::future::ready(Ok(()))).await?;
+    let (bytes, ()) =
+        read_body_with(headers, body, limit, time, std::future::ready(ApiResult::Ok(()))).await?;
     Ok(bytes)
 }
 
 /// Reads a whole body as `read_body` does, and asks for a permit when it takes room, or is there. A small body that
 /// comes slowly keeps nobody else from a permit.
-pub(crate) async fn read_body_with<P>(
+pub(crate) async fn read_body_with<P, E: Into<ApiError>>(
     headers: &HeaderMap,
     body: Body,
     limit: u64,
     time: Duration,
-    permit: impl Future<Output = ApiResult<P>>,
+    permit: impl Future<Output = Result<P, E>>,
 ) -> ApiResult<(Bytes, P)> {
     let mut permit = std::pin::pin!(permit);
     let visit = Visit::current();
@@ -139,7 +140,7 @@ pub(crate) async fn read_body_with<P>(
             None => {
                 let granted = match granted {
                     Some(granted) => granted,
-                    None => permit.await?,
+                    None => permit.await.map_err(Into::into)?,
                 };
                 return Ok((all.freeze(), granted));
             }
@@ -153,9 +154,9 @@ pub(crate) async fn read_body_with<P>(
                 let admitted = async {
                     let begins = granted.is_none() && all.len() + chunk.len() > SMALL;
                     if begins {
-                        granted = Some(permit.as_mut().await?);
+                        granted = Some(permit.as_mut().await.map_err(Into::into)?);
                     }
-                    let Some(visit) = &visit else { return Ok(()) };
+                    let Some(visit) = &visit else { return ApiResult::Ok(()) };
                     if let Some(length) = length.filter(|_| begins) {
                         let rest = length.saturating_sub(all.len() as u64);
                         visit.expect(rest).await?;
@@ -163,7 +164,7 @@ pub(crate) async fn read_body_with<P>(
                         all.reserve(usize::try_from(rest).unwrap_or(0));
                     }
                     // As it comes: not every sender says how long its body is.
-                    visit.read(chunk.len()).await
+                    Ok(visit.read(chunk.len()).await?)
                 };
                 let admitted = admitted.await;
                 // How long it waits for others is not the sender's fault.

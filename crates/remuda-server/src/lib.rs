@@ -3,6 +3,7 @@
 mod access;
 mod changes;
 mod compute;
+mod dialect;
 mod door;
 mod error;
 mod extract;
@@ -20,14 +21,14 @@ mod router;
 mod routes;
 mod sentry;
 mod server;
+mod service;
 mod share;
 mod state;
 mod sync;
-mod waiting;
 mod wire;
 
 pub use native::{NoFrontend, frontend_folder};
-pub use options::{Addresses, Limits, ServerOptions, SyncOptions, TaskDefaults};
+pub use options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 pub use server::{MetricsServer, Server};
 pub use share::{BadNetwork, Network};
 

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use remuda_core::{OwnerId, Priority, Tenant, WorkerId};
+use remuda_core::{OwnerId, Priority, Tenant};
 use remuda_files::Files;
+use remuda_frames::FrameHub;
 use remuda_pool::{Pool, Pulse};
-use remuda_runner::GraphLimits;
-use remuda_runner::frames::FrameHub;
+use remuda_preflight::{GraphLimits, Preflight};
+use remuda_runner::ask::Addresses;
 use remuda_store::{Descriptions, Store};
 use url::Url;
 
@@ -59,6 +60,8 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// How long a lease of the store lasts: told to sidecars, which must beat more often.
     pub lease: Duration,
+    /// The pre-flight of this process; [`ServerOptions::preflight`] makes it when there is none.
+    pub preflight: Option<Arc<Preflight>>,
     /// Where large requests are worked on.
     pub pool: Pool,
     /// Whether the runtime turns. With a watchdog behind it, `/live` is answered even while it does not.
@@ -89,9 +92,27 @@ impl ServerOptions {
             registry: Registry::default(),
             drain: Duration::from_secs(10),
             lease: Duration::from_secs(30),
+            preflight: None,
             pool: Pool::default(),
             pulse: Pulse::default(),
         }
+    }
+}
+
+impl ServerOptions {
+    /// The pre-flight for these options, made at the first call and shared from then on.
+    pub fn preflight(&mut self) -> Arc<Preflight> {
+        let made = || {
+            let preflight = Preflight::new(Arc::clone(&self.store))
+                .with_pool(self.pool.clone())
+                .within(self.graph.clone())
+                .longest(self.limits.body)
+                .bound(self.tenant_labels.clone());
+            Arc::new(preflight)
+        };
+        let preflight = self.preflight.take().unwrap_or_else(made);
+        self.preflight = Some(Arc::clone(&preflight));
+        preflight
     }
 }
 
@@ -102,28 +123,6 @@ impl fmt::Debug for ServerOptions {
             .field("limits", &self.limits)
             .field("insecure", &self.insecure)
             .finish_non_exhaustive()
-    }
-}
-
-/// The addresses of the ComfyUIs that this process was told to drive. What a worker is said to be in the store is not
-/// asked: a process elsewhere may have said it.
-#[derive(Debug, Clone, Default)]
-pub struct Addresses(Arc<RwLock<BTreeMap<WorkerId, String>>>);
-
-impl Addresses {
-    /// One more.
-    pub fn add(&self, worker: WorkerId, endpoint: impl Into<String>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(worker, endpoint.into());
-    }
-
-    /// One less.
-    pub fn remove(&self, worker: &WorkerId) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(worker);
-    }
-
-    /// Where this worker answers, if it is one of them.
-    pub(crate) fn of(&self, worker: &WorkerId) -> Option<String> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(worker).cloned()
     }
 }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use remuda_pool::Kept;
 
-use crate::error::{ApiError, ApiResult};
 use crate::options::Limits;
-use crate::share::{Guest, PATIENCE, Pass, Refusal, Room, Visit};
+use crate::share::{Guest, PATIENCE, Pass, Refusal, Room, TurnedAway, Visit};
 
 /// A file that a sidecar delivers waits this long: it is a result that is there already.
 const DELIVERY: Duration = Duration::from_secs(600);
@@ -36,24 +35,17 @@ impl Kind {
         Self { room: Room::new(count as u64), what, setting }
     }
 
-    fn take(&self) -> ApiResult<Pass> {
+    fn take(&self) -> Result<Pass, TurnedAway> {
         self.room.take(&Visit::guest(), 1).map_err(|refusal| self.refused(refusal))
     }
 
-    async fn wait(&self, patience: Duration) -> ApiResult<Pass> {
+    async fn wait(&self, patience: Duration) -> Result<Pass, TurnedAway> {
         let waited = self.room.wait(&Visit::guest(), 1, patience).await;
         waited.map_err(|refusal| self.refused(refusal))
     }
 
-    fn refused(&self, refusal: Refusal) -> ApiError {
-        match refusal {
-            Refusal::Whole => ApiError::busy(self.what),
-            Refusal::Share => {
-                let (what, setting) = (self.what, self.setting);
-                let error = format!("too many {what} of yours at once: wait for some to end ({setting})");
-                ApiError::over_limit(setting, error)
-            }
-        }
+    fn refused(&self, refusal: Refusal) -> TurnedAway {
+        TurnedAway::from_room(refusal, self.what, self.setting)
     }
 }
 
@@ -120,50 +112,50 @@ impl Permits {
     }
 
     /// For every request while it is answered: each has a connection to itself until then.
-    pub(crate) fn connection(&self, guest: &Arc<Guest>) -> ApiResult<Pass> {
+    pub(crate) fn connection(&self, guest: &Arc<Guest>) -> Result<Pass, TurnedAway> {
         let Kind { room, .. } = &self.connections;
         room.take(guest, 1).map_err(|refusal| self.connections.refused(refusal))
     }
 
     /// Waits, but not for long: submissions are short, unless their bodies come slowly.
-    pub(crate) async fn submission(&self) -> ApiResult<Submission> {
+    pub(crate) async fn submission(&self) -> Result<Submission, TurnedAway> {
         let pass = self.submissions.wait(PATIENCE).await?;
         Ok(Submission { pass: Arc::new(pass), visit: Visit::current() })
     }
 
-    pub(crate) fn upload(&self) -> ApiResult<Pass> {
+    pub(crate) fn upload(&self) -> Result<Pass, TurnedAway> {
         self.uploads.take()
     }
 
     /// Waits: a result that is there already is not turned away.
-    pub(crate) async fn delivery(&self) -> ApiResult<Pass> {
+    pub(crate) async fn delivery(&self) -> Result<Pass, TurnedAway> {
         self.deliveries.wait(DELIVERY).await
     }
 
-    pub(crate) fn download(&self) -> ApiResult<Pass> {
+    pub(crate) fn download(&self) -> Result<Pass, TurnedAway> {
         self.downloads.take()
     }
 
     /// For the claims and beats of sidecars, on which leases depend.
-    pub(crate) fn sidecar(&self) -> ApiResult<Pass> {
+    pub(crate) fn sidecar(&self) -> Result<Pass, TurnedAway> {
         self.sidecars.take()
     }
 
-    pub(crate) fn sync(&self) -> ApiResult<Pass> {
+    pub(crate) fn sync(&self) -> Result<Pass, TurnedAway> {
         self.sync.take()
     }
 
-    pub(crate) fn waiting(&self) -> ApiResult<Pass> {
+    pub(crate) fn waiting(&self) -> Result<Pass, TurnedAway> {
         self.waiting.take()
     }
 
     /// To be held from before something is read whose size nobody knows until its size is counted.
-    pub(crate) async fn read(&self) -> ApiResult<Pass> {
+    pub(crate) async fn read(&self) -> Result<Pass, TurnedAway> {
         self.reads.wait(PATIENCE).await
     }
 
     /// The same for many tasks.
-    pub(crate) async fn list(&self) -> ApiResult<Pass> {
+    pub(crate) async fn list(&self) -> Result<Pass, TurnedAway> {
         self.lists.wait(PATIENCE).await
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use remuda_core::{AttemptNo, TaskId};
-use remuda_runner::frames::{FrameHub, LiveFrames, Messages};
-use remuda_runner::wire::frames::Decoder;
+use remuda_frames::{FrameHub, LiveFrames, Messages};
+use remuda_sidecar::frames::Decoder;
 use url::Url;
 
 use crate::state::AppState;

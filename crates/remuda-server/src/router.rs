@@ -1,41 +1,28 @@
 //! The routes under their layers.
 
-use std::any::Any;
 use std::future::poll_fn;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
-use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use utoipa_swagger_ui::SwaggerUi;
 
-use crate::access::{ANY_ORIGIN, gate, told_to_browsers};
+use crate::access::{ANY_ORIGIN, told_to_browsers};
+use crate::dialect::{self, DIALECTS};
 use crate::error::ApiError;
-use crate::native;
 use crate::routes;
 use crate::state::AppState;
-use crate::sync;
 
-/// Everything that a request passes, from the outside in: count, headers for browsers, CORS, panics, gate, route.
+/// Everything that a request passes, from the outside in: count, headers for browsers, CORS, then those of its dialect.
 pub(crate) fn router(state: AppState) -> Router {
-    let (api, _) = routes::api().split_for_parts();
     let docs = SwaggerUi::new("/docs").url("/openapi.json", routes::described());
-    let router = api
-        .merge(routes::internal())
-        .merge(native::routes())
-        .merge(docs)
-        .fallback(nothing_there)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(state.clone(), gate))
-        // Bodies are bounded where they are read: a form may carry a file of any size that is allowed.
-        .layer(DefaultBodyLimit::disable())
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn(sync::in_shape));
+    let rest = routes::internal().merge(docs).fallback(nothing_there);
+    let router = dialect::router(DIALECTS, &state).merge(dialect::layered(rest, None, &state));
     let router = match cors(&state.cors_origins) {
         Some(cors) => router.layer(cors),
         None => router,
@@ -53,18 +40,6 @@ async fn nothing_there(State(state): State<AppState>, request: Request) -> Respo
     let path: String = request.uri().path().chars().take(120).collect();
     ApiError::new(StatusCode::NOT_FOUND, "no_such_route", format!("there is no route {path}; / lists them"))
         .into_response()
-}
-
-async fn wrong_method(request: Request) -> ApiError {
-    let path: String = request.uri().path().chars().take(120).collect();
-    let error = format!("{} is not possible on {path}; / lists the routes", request.method());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", error)
-}
-
-fn panicked(panic: Box<dyn Any + Send>) -> Response {
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    ApiError::internal(format!("a handler panicked: {}", text.unwrap_or_default())).into_response()
 }
 
 fn cors(origins: &[String]) -> Option<CorsLayer> {
@@ -91,7 +66,7 @@ fn cors(origins: &[String]) -> Option<CorsLayer> {
     Some(
         CorsLayer::new()
             .allow_origin(allowed)
-            .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::DELETE])
+            .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE])
             .allow_headers(asked.into_iter().chain(standard).collect::<Vec<_>>())
             .expose_headers(shown),
     )

@@ -4,24 +4,23 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::{Installation, Task, TaskId};
+use remuda_core::Installation;
 use remuda_files::Files;
+use remuda_frames::FrameHub;
 use remuda_pool::{Pool, Pulse};
-use remuda_runner::GraphLimits;
-use remuda_runner::frames::FrameHub;
-use remuda_runner::preflight::Preflight;
+use remuda_preflight::GraphLimits;
+use remuda_preflight::Preflight;
 use remuda_store::Store;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::access::{Caller, Failures, Hosts, KeyCache};
+use crate::access::{Failures, Hosts, KeyCache};
 use crate::changes::Changes;
-use crate::error::{ApiError, ApiResult};
 use crate::metrics::Metrics;
 use crate::native::prompts::Numbers;
-use crate::native::{Desk, Fleet, Frontend};
+use crate::native::{Catalogue, Desk, Frontend};
 use crate::options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 use crate::permits::Permits;
 use crate::relay::Relays;
@@ -39,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) files: Files,
     pub(crate) hub: FrameHub,
-    pub(crate) preflight: Preflight,
+    pub(crate) preflight: Arc<Preflight>,
     pub(crate) pool: Pool,
     pub(crate) pulse: Pulse,
     pub(crate) keys: KeyCache,
@@ -51,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) live: Live,
     pub(crate) desk: Desk,
     pub(crate) frontend: Option<Frontend>,
-    pub(crate) fleet: Fleet,
+    pub(crate) catalogue: Catalogue,
     pub(crate) numbers: Numbers,
     pub(crate) metrics: Metrics,
     pub(crate) defaults: TaskDefaults,
@@ -88,15 +87,12 @@ impl Deref for AppState {
 }
 
 impl AppState {
-    pub(crate) fn new(options: ServerOptions) -> Self {
+    pub(crate) fn new(mut options: ServerOptions) -> Self {
         let hosts = Hosts::new(&options);
+        let preflight = options.preflight();
         let metrics = Metrics::new(options.registry);
         Self(Arc::new(Shared {
-            preflight: Preflight::new(options.store.clone())
-                .with_pool(options.pool.clone())
-                .within(options.graph.clone())
-                .longest(options.limits.body)
-                .bound(options.tenant_labels),
+            preflight,
             pool: options.pool.clone(),
             pulse: options.pulse,
             keys: KeyCache::new(options.store.clone()),
@@ -107,7 +103,7 @@ impl AppState {
             live: Live::default(),
             desk: Desk::default(),
             frontend: options.frontend.as_deref().map(Frontend::new),
-            fleet: Fleet::new(options.owner, options.addresses, options.pool),
+            catalogue: Catalogue::new(options.owner, options.addresses, options.pool),
             numbers: Numbers::default(),
             metrics,
             permits: Permits::new(&options.limits),
@@ -144,13 +140,5 @@ impl Shared {
     pub(crate) fn is_here(&self, gateway: Option<&str>) -> bool {
         let here = self.advertise.as_ref().map(|here| here.as_str().trim_end_matches('/'));
         gateway.is_none_or(|gateway| Some(gateway.trim_end_matches('/')) == here)
-    }
-
-    /// A task that the caller may see. Another tenant's is not there.
-    pub(crate) async fn task(&self, caller: &Caller, id: TaskId) -> ApiResult<Task> {
-        match self.store.task(id).await? {
-            Some(task) if caller.sees(&task.tenant) => Ok(task),
-            _ => Err(ApiError::no_task(id)),
-        }
     }
 }

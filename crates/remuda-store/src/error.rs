@@ -2,6 +2,8 @@
 
 use remuda_core::{Status, TaskId};
 
+use crate::feed::FeedPlace;
+
 /// A result of the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -67,6 +69,12 @@ pub enum Error {
         limit: &'static str,
         /// What there is too much of.
         message: String,
+    },
+    /// That part of the feed is not kept any more, or cannot be followed from here.
+    #[error("the feed is not kept from there on: begin at {first}")]
+    Gone {
+        /// Before the first entry that is kept.
+        first: FeedPlace,
     },
     /// Another process uses the SQLite file.
     #[error(

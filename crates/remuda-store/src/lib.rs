@@ -7,6 +7,7 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod feed;
 #[cfg(test)]
 mod growth;
 mod keyring;
@@ -21,6 +22,7 @@ mod windows;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use error::{Error, Result};
+pub use feed::{FeedEnds, FeedItem, FeedPage, FeedPlace, NoFeedPlace};
 pub use keyring::{Keyring, KeyringError};
 pub use options::{DocumentLimits, Options};
 pub use postgres::PostgresStore;

@@ -15,8 +15,8 @@ use tokio::sync::broadcast;
 
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, EndReply, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position,
-    Registrant, Result, Submitted, Tidied,
+    Document, DocumentInfo, EndReply, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage,
+    OriginQuery, Page, Position, Registrant, Result, Submitted, Tidied,
 };
 
 /// The durable queue.
@@ -63,6 +63,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// What happened to a task after its event `after`, oldest first.
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>>;
+
+    /// What happened to tasks after a place of the feed, of one tenant or of all, in the order of the commits. Nothing is skipped:
+    /// what may still be committed before something else is not shown until it is. [`crate::Error::Gone`] when what follows
+    /// the place is not kept any more.
+    async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage>;
+
+    /// Where the feed begins and ends.
+    async fn feed_ends(&self) -> Result<FeedEnds>;
 
     /// Tasks, newest first. Does not scan: its cost grows with the page, not with the number of tasks.
     async fn list(&self, query: &ListQuery) -> Result<Page>;
@@ -241,6 +249,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Tasks that ended longer ago than `age`, oldest first: their files go first, then they are forgotten.
     async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>>;
+
+    /// Removes what happened longer ago than `age` from the feed. How many rows it removed.
+    async fn trim_feed(&self, age: Duration) -> Result<u64>;
 
     /// Removes ended tasks with everything the store has of them.
     async fn forget(&self, tasks: &[TaskId]) -> Result<u64>;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 /// Where such functions are.
 const CRATES: &[&str] = &[
     "crates/comfyui/src/",
+    "crates/remuda-preflight/src/",
     "crates/remuda-runner/src/",
     "crates/remuda-server/src/",
     "crates/remuda-littlehorse/src/",

@@ -3,13 +3,11 @@
 use comfyui::Workflow;
 use comfyui::workflow::EditError;
 use remuda_core::{Sha256, TaskId};
+use remuda_preflight::FOLDER;
 use serde_json::value::RawValue;
 
 /// The longest name that a placed file gets from its own: with the hash in front it stays below every limit.
 const LONGEST_NAME: usize = 100;
-
-/// The folder below ComfyUI's input and output folders that is ours.
-pub(crate) const FOLDER: &str = "remuda";
 
 /// A file that was put into ComfyUI's input folder.
 #[derive(Debug, Clone, PartialEq, Eq)]

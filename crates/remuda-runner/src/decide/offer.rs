@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn nodes_and_models_are_offered() {
         let info = describe(answer("[]").as_bytes()).unwrap().info;
-        let offer = crate::preflight::capabilities(["gpu".to_owned()].into(), &info);
+        let offer = remuda_preflight::capabilities(["gpu".to_owned()].into(), &info);
         assert_eq!(offer.nodes.len(), 3);
         assert_eq!(offer.models.into_iter().collect::<Vec<_>>(), ["x.safetensors"]);
         assert!(offer.labels.contains("gpu"));

@@ -7,8 +7,8 @@ use comfyui::Event;
 use remuda_core::{AttemptNo, TaskId};
 use tokio::time::Instant;
 
-use crate::frames::{Frame, FrameKind};
-use crate::wire::frames::LARGEST_PREVIEW;
+use remuda_frames::{Frame, FrameKind};
+use remuda_sidecar::frames::LARGEST_PREVIEW;
 
 /// At most ten frames of progress and four previews a second: more is not seen by anybody.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);

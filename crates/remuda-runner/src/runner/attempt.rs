@@ -137,7 +137,9 @@ impl Attempt {
 
     /// How its prompt is watched: for a client that speaks ComfyUI itself, with everything that ComfyUI says.
     pub(super) fn watching(&self) -> WatchOptions {
-        WatchOptions { raw: self.claim.task.origin.is_some(), ..WatchOptions::default() }
+        let origin = self.claim.task.origin.as_ref();
+        let raw = origin.is_some_and(|origin| origin.dialect.hears_comfyui());
+        WatchOptions { raw, ..WatchOptions::default() }
     }
 
     pub(super) fn marker(&self, ready: &Ready) -> Marker {

@@ -14,7 +14,7 @@ use super::look::{AfterRemoval, after_removal};
 use super::worker::Ready;
 use crate::board::Signals;
 use crate::decide::progress::Meter;
-use crate::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 
 /// How often a prompt that stays in the queue is taken out again.
 const REMOVALS: u32 = 5;

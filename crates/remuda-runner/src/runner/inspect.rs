@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use super::event::{Inspected, Unwell};
 use super::worker::{Ready, Worker};
-use crate::decide::{edits::FOLDER, offer};
-use crate::preflight;
+use crate::decide::offer;
+use remuda_preflight::FOLDER;
 
 /// An identity is a UUID and a line break; anything longer is not ours.
 const LONGEST_IDENTITY: usize = 256;
@@ -57,7 +57,7 @@ pub(super) async fn inspect(
         let save = source.save_object_info(described.hash, &described.json);
         worker.shared.ask(save).await.map_err(|error| words(&error))?;
     }
-    let offer = Arc::new(preflight::capabilities(worker.spec.labels.clone(), &described.info));
+    let offer = Arc::new(remuda_preflight::capabilities(worker.spec.labels.clone(), &described.info));
     let ready = Ready {
         session: session.clone(),
         installation,

@@ -17,12 +17,12 @@ use super::event::{Stage, Unwell, Word};
 use super::inspect::{chain, describe};
 use super::look::locate;
 use super::worker::Ready;
-use crate::decide::edits::{self, FOLDER, Placed};
+use crate::decide::edits::{self, Placed};
 use crate::decide::graph::{self, Verdict};
 use crate::decide::submission::{self, NotSent};
 use crate::decide::{extra, marker};
-use crate::preflight;
 use crate::source::SourceError;
+use remuda_preflight::FOLDER;
 
 /// So long a ComfyUI that cannot be reached, or takes nothing, is tried before the attempt counts as lost.
 const TRIES: Duration = Duration::from_secs(5);
@@ -145,7 +145,7 @@ impl Attempt {
         if now.hash != ready.hash {
             self.tell(Word::Outdated).await;
         }
-        let offer = preflight::capabilities(self.worker.spec.labels.clone(), &now.info);
+        let offer = remuda_preflight::capabilities(self.worker.spec.labels.clone(), &now.info);
         let whole = workflow.clone();
         let judge = move || graph::judge(&whole, &now.info, &offer);
         match self.compute("checking a graph", bytes, judge).await? {

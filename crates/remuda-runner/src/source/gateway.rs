@@ -27,8 +27,8 @@ use url::Url;
 use self::link::{Ask, Backoff, Link, Trouble};
 use self::outlet::Outlet;
 use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
-use crate::frames::Frame;
-use crate::wire;
+use remuda_frames::Frame;
+use remuda_sidecar as sidecar;
 
 /// How long a request is repeated while no gateway answers. A runner has its own patience beyond that.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -91,7 +91,7 @@ impl GatewaySource {
     /// # Errors
     /// When the server does not answer, or refuses the key.
     pub async fn lease(&self) -> Result<Option<Duration>> {
-        let found: wire::Installation = self.repeat(&self.link.get(&["installation"], &())?).await?;
+        let found: sidecar::Installation = self.repeat(&self.link.get(&["installation"], &())?).await?;
         Ok(found.lease_ms.map(Duration::from_millis))
     }
 
@@ -114,17 +114,18 @@ impl GatewaySource {
 impl Source for GatewaySource {
     /// Without the cluster key, which is not for workers.
     async fn installation(&self) -> Result<Installation> {
-        let found: wire::Installation = self.repeat(&self.link.get(&["installation"], &())?).await?;
+        let found: sidecar::Installation = self.repeat(&self.link.get(&["installation"], &())?).await?;
         Ok(Installation { id: found.id, cluster_key: String::new() })
     }
 
     async fn acquire_worker(&self, spec: WorkerSpec) -> Result<Acquired> {
-        let found: wire::Acquired = self.repeat(&self.link.post("acquire", &wire::Acquire { spec })?).await?;
+        let found: sidecar::Acquired =
+            self.repeat(&self.link.post("acquire", &sidecar::Acquire { spec })?).await?;
         Ok(if found.yours { Acquired::Yes(found.worker) } else { Acquired::HeldBy(found.worker) })
     }
 
     async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
-        let ask = self.link.post("release", &wire::Release { worker: id.clone(), fence })?;
+        let ask = self.link.post("release", &sidecar::Release { worker: id.clone(), fence })?;
         self.link.repeat(&ask, PATIENCE).await.map(drop)
     }
 
@@ -138,7 +139,7 @@ impl Source for GatewaySource {
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
         let end = Instant::now() + request.wait;
         let mut backoff = Backoff::new(request.wait.min(PATIENCE));
-        let mut body = wire::Claim {
+        let mut body = sidecar::Claim {
             worker: request.worker,
             worker_fence: request.worker_fence,
             capabilities: request.capabilities,
@@ -147,8 +148,8 @@ impl Source for GatewaySource {
             wait_ms: 0,
         };
         loop {
-            let wait = end.saturating_duration_since(Instant::now()).min(wire::LONGEST_WAIT);
-            body.wait_ms = wire::millis(wait);
+            let wait = end.saturating_duration_since(Instant::now()).min(sidecar::LONGEST_WAIT);
+            body.wait_ms = sidecar::millis(wait);
             let ask = self.link.post("claim", &body)?.waiting(wait);
             match self.link.ask(&ask).await {
                 Ok(nothing) if nothing.is_empty() => {
@@ -158,7 +159,7 @@ impl Source for GatewaySource {
                     // A gateway that stops answers early; the next request should not be its last.
                     tokio::time::sleep(EARLY).await;
                 }
-                Ok(answer) => return Ok(Some(self.read::<wire::Claimed>(answer).await?.claim)),
+                Ok(answer) => return Ok(Some(self.read::<sidecar::Claimed>(answer).await?.claim)),
                 Err(Trouble::Unsent(why)) => {
                     if !backoff.pause().await {
                         return Err(SourceError::Unavailable(why));
@@ -172,39 +173,39 @@ impl Source for GatewaySource {
 
     async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
         let AdoptRequest { worker, worker_fence, known, .. } = request;
-        let ask = self.link.post("adopt", &wire::Adopt { worker, worker_fence, known })?;
-        Ok(self.repeat::<wire::Adopted>(&ask).await?.claims)
+        let ask = self.link.post("adopt", &sidecar::Adopt { worker, worker_fence, known })?;
+        Ok(self.repeat::<sidecar::Adopted>(&ask).await?.claims)
     }
 
     async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {
-        let ask = self.link.get(&["leases"], &wire::OfWorker { worker: worker.clone() })?;
-        let found: wire::Leases = self.repeat(&ask).await?;
+        let ask = self.link.get(&["leases"], &sidecar::OfWorker { worker: worker.clone() })?;
+        let found: sidecar::Leases = self.repeat(&ask).await?;
         Ok(found.leases)
     }
 
     async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
-        let wait = request.wait.min(wire::LONGEST_WAIT);
+        let wait = request.wait.min(sidecar::LONGEST_WAIT);
         let leases = request.leases.into_iter().map(finite).collect();
-        let body = wire::Beat { leases, workers: request.workers, wait_ms: wire::millis(wait) };
+        let body = sidecar::Beat { leases, workers: request.workers, wait_ms: sidecar::millis(wait) };
         let ask = self.link.post("beat", &body)?.within(BEAT_ANSWER).waiting(wait);
         self.link.read(&self.link.repeat(&ask, BEAT_PATIENCE).await?)
     }
 
     async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
         self.outlet.flush().await;
-        self.repeat(&self.link.post("end", &wire::End { lease, ending })?).await
+        self.repeat(&self.link.post("end", &sidecar::End { lease, ending })?).await
     }
 
     async fn give_back(&self, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply> {
-        self.repeat(&self.link.post("give-back", &wire::GiveBack { lease, learnt })?).await
+        self.repeat(&self.link.post("give-back", &sidecar::GiveBack { lease, learnt })?).await
     }
 
     async fn harmed(&self, lease: LeaseRef, harm: Harm) -> Result<Harmed> {
-        self.repeat(&self.link.post("harm", &wire::Harm { lease, harm })?).await
+        self.repeat(&self.link.post("harm", &sidecar::Harm { lease, harm })?).await
     }
 
     async fn input(&self, lease: LeaseRef, placement: &Placement) -> Result<ByteStream> {
-        let query = wire::InputQuery { fence: lease.fence, key: placement.key.clone() };
+        let query = sidecar::InputQuery { fence: lease.fence, key: placement.key.clone() };
         let ask = self.link.get(&["tasks", &lease.task.to_string(), "input"], &query)?;
         let mut backoff = Backoff::new(PATIENCE);
         let response = loop {
@@ -234,7 +235,7 @@ impl Source for GatewaySource {
         bytes: ByteStream,
     ) -> Result<Delivered> {
         let query =
-            wire::OutputQuery { fence: lease.fence, attempt, filename: file.filename, size: file.size };
+            sidecar::OutputQuery { fence: lease.fence, attempt, filename: file.filename, size: file.size };
         let path = ["tasks", &lease.task.to_string(), "outputs", &file.n.to_string()];
         let url = link::with_query(self.link.url(&path), &query)?;
         let sent = Arc::new(AtomicU64::new(0));
@@ -256,7 +257,7 @@ impl Source for GatewaySource {
             answer = answer => answer?,
             () = standstill(&sent) => return Err(SourceError::Unavailable(self.link.silent(STANDSTILL))),
         };
-        let delivered: wire::Delivered = self.link.read(&answer)?;
+        let delivered: sidecar::Delivered = self.link.read(&answer)?;
         let sent = sent.load(Ordering::Relaxed);
         if delivered.size != sent {
             return Err(SourceError::Unavailable(format!("{} of {sent} bytes arrived", delivered.size)));
@@ -265,7 +266,7 @@ impl Source for GatewaySource {
     }
 
     async fn discard(&self, lease: LeaseRef, attempt: AttemptNo) -> Result<()> {
-        let query = wire::AttemptQuery { fence: lease.fence, attempt };
+        let query = sidecar::AttemptQuery { fence: lease.fence, attempt };
         let path = ["tasks", &lease.task.to_string(), "outputs"];
         let ask = self.link.delete(&path, &query)?;
         self.link.repeat(&ask, PATIENCE).await.map(drop)

@@ -19,7 +19,7 @@ mod queue;
 pub use gateway::GatewaySource;
 pub use queue::QueueSource;
 
-use crate::frames::Frame;
+use remuda_frames::Frame;
 
 /// Bytes on their way.
 pub type ByteStream = BoxStream<'static, Result<Bytes, std::io::Error>>;

@@ -15,8 +15,8 @@ use remuda_store::{
 };
 
 use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
-use crate::frames::{Frame, FrameHub};
-use crate::preflight::Preflight;
+use remuda_frames::{Frame, FrameHub};
+use remuda_preflight::Preflight;
 
 /// The largest output that is taken, unless another limit is set.
 const LARGEST_OUTPUT: u64 = 64 << 30;
@@ -39,10 +39,10 @@ impl QueueSource {
         Self { store, preflight, files, hub, owner, largest_output: LARGEST_OUTPUT }
     }
 
-    /// Works on large graphs with the threads of this pool.
+    /// Uses the pre-flight that this process has already: it remembers what it has read.
     #[must_use]
-    pub fn with_pool(mut self, pool: remuda_pool::Pool) -> Self {
-        self.preflight = Arc::new(Preflight::new(Arc::clone(&self.store)).with_pool(pool));
+    pub fn with_preflight(mut self, preflight: Arc<Preflight>) -> Self {
+        self.preflight = preflight;
         self
     }
 

@@ -10,8 +10,8 @@ use remuda_core::{
     AttemptNo, Claim, Fence, Installation, Lease, LeaseRef, OwnerId, Placement, Requirements, Sha256, Status,
     WorkerId, WorkerSpec,
 };
+use remuda_frames::Frame;
 use remuda_runner::Herd;
-use remuda_runner::frames::Frame;
 use remuda_runner::source::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
 use remuda_store::{
     Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, Clock, EndReply, ManualClock,

@@ -3,7 +3,7 @@
 use comfyui_sim::Simulator;
 use comfyui_sim::faults::Fault;
 use remuda_core::{Dialect, FailureClass, NewTask, Origin, PromptExtra, Status, TaskId};
-use remuda_runner::frames::{FrameKind, Messages};
+use remuda_frames::{FrameKind, Messages};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use comfyui::{Client, SessionOptions};
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{NewTask, OwnerId, Status, Task, TaskId, WorkerId, WorkerSpec};
 use remuda_files::{Files, Location};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
 use remuda_runner::source::{QueueSource, Source};
 use remuda_runner::{Herd, HerdOptions, QuarantineRules, Timing, WorkerConfig, host_id, worker_id_for};
 use remuda_store::{Options, PostgresStore, SqliteStore, Store};

@@ -2,7 +2,7 @@
 
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{FailureClass, Placement, Sha256, Status};
-use remuda_runner::frames::FrameKind;
+use remuda_frames::FrameKind;
 use serde_json::json;
 
 use super::rig::*;

@@ -11,8 +11,8 @@ use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::transition::Ending;
 use remuda_core::{OwnerId, TaskResult, WorkerId, WorkerSpec};
 use remuda_files::Files;
+use remuda_frames::Frame;
 use remuda_pool::HarmBook;
-use remuda_runner::frames::Frame;
 use remuda_runner::source::journal::{
     Employer, Job, JobEnding, JournalOptions, JournalSource, Over, Reported,
 };

@@ -7,13 +7,13 @@
 //!  prompts   /prompt /queue /history /interrupt /free /api/jobs     what is to be done, what was done
 //!  socket    /ws                                                    what happens, as it happens
 //!  files     /view /upload/image /upload/mask                       what goes in and comes out
-//!  fleet     /object_info /models /embeddings /extensions …         what the workers have, taken together
+//!  catalogue /object_info /models /embeddings /extensions …         what the workers have, taken together
 //!  user      /users /settings /userdata                             what clients keep here
 //!  frontend  /                                                      ComfyUI's own page, from a folder
 //! ```
 
+mod catalogue;
 mod files;
-mod fleet;
 mod frontend;
 pub(crate) mod names;
 pub(crate) mod prompts;
@@ -21,23 +21,28 @@ mod socket;
 mod user;
 
 use axum::Router;
+use utoipa_axum::router::OpenApiRouter;
 
-pub(crate) use fleet::Fleet;
+pub(crate) use catalogue::Catalogue;
 pub(crate) use frontend::Frontend;
 pub use frontend::{NoFrontend, frontend_folder};
 pub(crate) use socket::Desk;
 
+use crate::dialect::Dialect;
 use crate::state::AppState;
 
+/// ComfyUI's own API.
+pub(crate) const DIALECT: Dialect = Dialect { routes, refusal: None, contests: &[] };
+
 /// All routes, each also below `/api`.
-pub(crate) fn routes() -> Router<AppState> {
+fn routes() -> OpenApiRouter<AppState> {
     let all = || {
         Router::new()
             .merge(prompts::routes())
             .merge(socket::routes())
             .merge(files::routes())
-            .merge(fleet::routes())
+            .merge(catalogue::routes())
             .merge(user::routes())
     };
-    Router::new().merge(all()).nest("/api", all()).merge(fleet::bare())
+    Router::new().merge(all()).nest("/api", all()).merge(catalogue::bare()).into()
 }

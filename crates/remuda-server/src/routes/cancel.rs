@@ -7,10 +7,10 @@ use http::{HeaderMap, StatusCode};
 use remuda_core::Status;
 
 use crate::access::SubmitCaller;
-use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::error::{ApiResult, ErrorBody};
 use crate::extract::{TaskPath, preferred_wait};
+use crate::service;
 use crate::state::AppState;
-use crate::waiting;
 use crate::wire::TaskView;
 
 /// Cancel a task.
@@ -38,18 +38,7 @@ pub(crate) async fn cancel(
     TaskPath(id): TaskPath,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    state.task(&caller, id).await?;
-    let follow = state.changes.follow(id);
-    let mut task = match state.store.cancel(id).await {
-        Ok(task) => task,
-        // What was asked for is so.
-        Err(remuda_store::Error::Finished(Status::Cancelled)) => state.task(&caller, id).await?,
-        Err(error) => return Err(ApiError::from(error).task(id)),
-    };
-    if let Some(wait) = preferred_wait(&headers) {
-        let _permit = state.permits.waiting()?;
-        task = waiting::for_end(&state, task, follow, wait).await?;
-    }
+    let task = service::cancel(&state, &caller, id, preferred_wait(&headers)).await?;
     let status = if task.status == Status::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(TaskView::new(task, state.public_url.as_ref()))).into_response())
 }

@@ -16,7 +16,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use remuda_core::{EventKind, TaskEvent, TaskId, Version};
-use remuda_runner::frames::{Frame, FrameKind, LiveFrame, LiveFrames};
+use remuda_frames::{Frame, FrameKind, LiveFrame, LiveFrames};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -29,9 +29,9 @@ use crate::access::{Caller, ReadCaller};
 use crate::changes::Follow;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiQuery, TaskPath};
+use crate::service::{self, POLL};
 use crate::share::{Charged, Guest, Visit};
 use crate::state::AppState;
-use crate::waiting::POLL;
 
 /// While no frames come, so often it is looked whether and where the task runs.
 const LOOK: Duration = Duration::from_secs(5);
@@ -87,7 +87,7 @@ pub(crate) async fn events(
 ) -> ApiResult<Response> {
     // Before the first look: nothing that happens in between may be missed.
     let follow = state.changes.follow(id);
-    let task = state.task(&caller, id).await?;
+    let task = service::get(&state, &caller, id).await?;
     let resume = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let after = match resume.or(what.after).as_deref().map(str::trim) {
         None | Some("") => 0,
@@ -308,24 +308,13 @@ async fn ready(frames: &mut Option<LiveFrames>) -> bool {
     }
 }
 
-/// The state that a task is in after an event.
-fn status_after(kind: EventKind) -> &'static str {
-    match kind {
-        EventKind::Submitted | EventKind::Returned | EventKind::RetryScheduled | EventKind::Lost => "pending",
-        EventKind::Claimed | EventKind::Adopted | EventKind::CancelRequested => "running",
-        EventKind::Completed => "completed",
-        EventKind::Failed => "failed",
-        EventKind::Cancelled => "cancelled",
-    }
-}
-
 fn state_event(event: &TaskEvent) -> Bytes {
     let data = json!({
         "task": event.task,
         "n": event.n,
         "at": event.at,
         "kind": event.kind,
-        "status": status_after(event.kind),
+        "status": event.kind.status(),
         "data": event.data,
     });
     // JSON has no line breaks of its own, so one line of data is enough.

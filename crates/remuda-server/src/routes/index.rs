@@ -11,8 +11,8 @@ use utoipa::openapi::{Info, License, OpenApi};
 use utoipa::{Modify, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::api;
 use crate::access::ReadCaller;
+use crate::dialect::DIALECTS;
 use crate::state::AppState;
 
 /// What there is.
@@ -64,8 +64,9 @@ pub(crate) async fn index(
 
 /// The description of the API, as the code has it.
 pub(crate) fn described() -> OpenApi {
-    let mut api = document().merge(api()).into_openapi();
-    crate::routes::index::Access.modify(&mut api);
+    let all = DIALECTS.iter().fold(document(), |all, dialect| all.merge((dialect.routes)()));
+    let mut api = all.into_openapi();
+    Access.modify(&mut api);
     api
 }
 

@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::ApiQuery;
+use crate::service::{self, Wish};
 use crate::share::{Pass, Visit};
 use crate::state::AppState;
 use crate::wire::{TaskPage, TaskView, name};
@@ -76,21 +77,10 @@ pub(crate) async fn list(
         None => None,
         Some(text) => Some(text.parse().map_err(|error| ApiError::from(error).field("before"))?),
     };
-    let tenant = match which.tenant {
-        None if caller.is_admin() => None,
-        None => Some(caller.tenant.clone()),
-        Some(text) => {
-            let tenant = Tenant::new(text).map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
-            if !caller.sees(&tenant) {
-                return Err(ApiError::forbidden(
-                    "foreign_tenant",
-                    "this key sees only its own tenant's tasks",
-                ));
-            }
-            Some(tenant)
-        }
-    };
-    let query = ListQuery { tenant, status, workflow_id: which.workflow_id, before, limit };
+    let tenant = which.tenant.map(Tenant::new).transpose();
+    let tenant = tenant.map_err(|error| ApiError::invalid("tenant", error.to_string()))?;
+    let wish = Wish { tenant, status, workflow_id: which.workflow_id, before, limit };
+    let query = service::query(&caller, wish)?;
     let page = write(&state, &caller.tenant, query).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], Bytes::from_owner(page)).into_response())
 }
@@ -116,7 +106,7 @@ async fn write(state: &AppState, reader: &Tenant, mut query: ListQuery) -> ApiRe
     let mut left = query.limit;
     let next = loop {
         query.limit = left.min(STEP);
-        let found = state.store.list(&query).await?;
+        let found = service::list(state, &query).await?;
         let Some(last) = found.tasks.last().map(|task| task.id) else { break None };
         left = left.saturating_sub(u32::try_from(found.tasks.len()).unwrap_or(left));
         let base = state.public_url.clone();

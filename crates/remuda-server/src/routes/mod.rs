@@ -24,16 +24,19 @@ pub(crate) use index::described;
 pub(crate) use large::LargeInputs;
 pub(crate) use metrics::scrape;
 pub(crate) use record::said;
-pub(crate) use submit::hand_in;
 pub(crate) use worker_side::Live;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::dialect::Dialect;
 use crate::state::AppState;
 
+/// Remuda's own API.
+pub(crate) const DIALECT: Dialect = Dialect { routes: api, refusal: None, contests: &[] };
+
 /// Every route that is part of the API.
-pub(crate) fn api() -> OpenApiRouter<AppState> {
+fn api() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(submit::submit, list::list))
         .routes(routes!(record::get, cancel::cancel))
@@ -52,7 +55,6 @@ pub(crate) fn api() -> OpenApiRouter<AppState> {
         .routes(routes!(health::health))
         .routes(routes!(index::index))
         .merge(worker_side::api())
-        .merge(crate::sync::api())
 }
 
 /// Routes between gateways; not part of the API.

@@ -9,6 +9,7 @@ use super::download::{Sendable, send};
 use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::ApiPath;
+use crate::service;
 use crate::state::AppState;
 
 /// One file of a task's result.
@@ -42,13 +43,6 @@ pub(crate) async fn output(
     let n: i32 = n.parse().map_err(|_| {
         ApiError::bad_request("malformed_id", format!("{n:?} is not the number of an output; the first is 0"))
     })?;
-    let task = state.task(&caller, id).await?;
-    let files = task.result.map(|result| result.files).unwrap_or_default();
-    let count = files.len();
-    let Some(file) = files.into_iter().find(|file| file.n == n) else {
-        let error =
-            format!("the task is {} and has {count} output files; there is no number {n}", task.status);
-        return Err(ApiError::new(http::StatusCode::NOT_FOUND, "no_such_output", error).task(id));
-    };
+    let file = service::output(&state, &caller, id, n).await?;
     send(&state, &method, &headers, Sendable::from(&file)).await
 }

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use remuda_core::{JsonText, PendingReason, Status, Task};
+use remuda_core::{JsonText, Task};
 
 use super::large::Input;
 
@@ -13,17 +13,15 @@ use crate::access::ReadCaller;
 use crate::compute::answer;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::TaskPath;
+use crate::service::{self, Details};
 use crate::share::{Held, Visit};
 use crate::state::AppState;
 use crate::wire::TaskView;
 
-/// About so many bytes are said of a file.
+/// About how many bytes are said of a file.
 const FILE: usize = 512;
 
-/// So many of the last attempts are shown: a task that goes back again and again has attempts without end.
-const ATTEMPTS: u32 = 100;
-
-/// About so many bytes are said of one.
+/// About how many bytes are said of an attempt.
 const ATTEMPT: usize = 256;
 
 /// From here on an answer is counted.
@@ -46,7 +44,7 @@ pub(crate) async fn get(
     ReadCaller(caller): ReadCaller,
     TaskPath(id): TaskPath,
 ) -> ApiResult<Response> {
-    let task = state.task(&caller, id).await?;
+    let task = service::get(&state, &caller, id).await?;
     let (status, reason, tenant, attempt) = (task.status, task.reason, task.tenant.clone(), task.attempt);
     let mut size = said(&task);
     // What is large is counted from here on: the task, and the text that is made of it.
@@ -67,17 +65,13 @@ pub(crate) async fn get(
         }
         None => {}
     }
-    let attempts = state.store.attempts(id, ATTEMPTS).await?;
+    let Details { attempts, lease, position } = service::details(&state, id, status, reason).await?;
     size += attempts.len() * ATTEMPT;
     view = view.with_attempts(attempts, attempt);
-    if status == Status::Running
-        && let Some(lease) = state.store.lease(id).await?
-    {
+    if let Some(lease) = lease {
         view = view.with_lease(&lease);
     }
-    if reason == Some(PendingReason::Queued)
-        && let Some(position) = state.store.position(id).await?
-    {
+    if let Some(position) = position {
         view = view.with_position(position);
     }
     let Some(workflow) = large else { return answer(&state, &tenant, id, size, view).await };

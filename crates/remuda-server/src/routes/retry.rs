@@ -4,14 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use remuda_core::{FailureClass, NewTask, Sha256, Status, Task, TaskId, TaskInput, Timestamp};
-use remuda_runner::preflight::Question;
+use remuda_core::Sha256;
 
-use super::submit::{answer_before, idempotency, known_before, take_in};
+use super::submit::{idempotency, taken_in};
 use crate::access::SubmitCaller;
-use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::error::{ApiResult, ErrorBody};
 use crate::extract::{TaskPath, preferred_wait};
-use crate::share::Visit;
+use crate::service::{self, Retried};
 use crate::state::AppState;
 use crate::wire::TaskView;
 
@@ -43,88 +42,12 @@ pub(crate) async fn retry(
     TaskPath(id): TaskPath,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let task = state.task(&caller, id).await?;
-    match task.status {
-        Status::Pending => {
-            let task = state.store.hasten(id).await.map_err(|error| ApiError::from(error).task(id))?;
+    let request = Sha256::of(format!("retry {id}").as_bytes());
+    let (idempotency, wait) = (idempotency(&headers, request)?, preferred_wait(&headers));
+    match service::retry(&state, &caller, id, idempotency, wait).await? {
+        Retried::Hastened(task) => {
             Ok((StatusCode::OK, Json(TaskView::new(task, state.public_url.as_ref()))).into_response())
         }
-        Status::Running => {
-            let error = "the task is running: cancel it first, or wait for its end";
-            Err(ApiError::new(StatusCode::CONFLICT, "running", error).task(id))
-        }
-        Status::Failed if task.error.as_ref().is_some_and(|error| error.class == FailureClass::Harmful) => {
-            let error = "the task was set aside because Remuda's own work on its graph did harm: it is not run again; \
-                         submit another graph";
-            Err(ApiError::new(StatusCode::CONFLICT, "harmful", error).task(id))
-        }
-        Status::Completed | Status::Failed | Status::Cancelled => again(&state, task, &headers).await,
+        Retried::Again(taken) => Ok(taken_in(&state, taken, wait)),
     }
-}
-
-async fn again(state: &AppState, old: Task, headers: &HeaderMap) -> ApiResult<Response> {
-    let request = Sha256::of(format!("retry {}", old.id).as_bytes());
-    let idempotency = idempotency(headers, request)?;
-    if let Some(known) = &idempotency
-        && let Some(task) = known_before(state, &old.tenant, known).await?
-    {
-        return answer_before(state, task, preferred_wait(headers)).await?.answer(state, Vec::new());
-    }
-    let permit = state.permits.submission().await?;
-    // It takes twice the room that the body of a submission takes, because it is read from the store as well as written,
-    // and has it before it is read.
-    let size = state.store.input_size(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
-    if let Some(visit) = Visit::current() {
-        visit.expect(size.saturating_mul(2)).await?;
-    }
-    let reading = state.permits.read().await?;
-    let input = state.store.input(old.id).await?.ok_or_else(|| ApiError::no_task(old.id))?;
-    drop(reading);
-    if let Some(name) = input.extra.as_ref().and_then(|extra| extra.sealed.first()) {
-        let error = format!(
-            "the task came with a secret (extra_data.{name}), which was removed when it ended: submit it again with its keys"
-        );
-        return Err(ApiError::new(StatusCode::CONFLICT, "secret_gone", error).task(old.id));
-    }
-    let TaskInput { workflow, placements, requires, mut extra } = input;
-    let question = Question {
-        tenant: old.tenant.clone(),
-        workflow,
-        extra_data: extra.as_mut().and_then(|extra| extra.extra_data.take()),
-        inputs: Default::default(),
-        pinned: placements,
-        requires,
-        targets: extra.as_ref().and_then(|extra| extra.targets.clone()),
-        strict: false,
-        held: Some(permit.held()),
-    };
-    let cleared = state.preflight.check(question).await?;
-    if let Some(extra) = &mut extra {
-        extra.extra_data = cleared.extra_data;
-    }
-    let input = TaskInput {
-        workflow: cleared.workflow,
-        placements: cleared.placements,
-        requires: cleared.requires,
-        extra,
-    };
-    let new = NewTask {
-        id: TaskId::new(),
-        // Of the task, not of the caller: an administrator may do it for another.
-        tenant: old.tenant,
-        workflow_id: old.workflow_id,
-        priority: old.priority,
-        input,
-        affinity: cleared.affinity,
-        shape: cleared.shape,
-        not_before: None,
-        deadline: old.deadline.filter(|deadline| *deadline > Timestamp::now()),
-        timeout_s: old.timeout_s,
-        max_retries: old.max_retries,
-        metadata: old.metadata,
-        retry_of: Some(old.id),
-        origin: None,
-        idempotency,
-    };
-    take_in(state, new, preferred_wait(headers), Some(permit)).await?.answer(state, cleared.warnings)
 }

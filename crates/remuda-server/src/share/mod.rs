@@ -16,6 +16,7 @@ mod paced;
 mod proxies;
 mod rates;
 mod room;
+mod turned_away;
 mod visit;
 
 pub(crate) use answer::Held;
@@ -26,4 +27,5 @@ pub(crate) use proxies::Proxies;
 pub use proxies::{BadNetwork, Network};
 pub(crate) use rates::Rates;
 pub(crate) use room::{Pass, Room};
+pub(crate) use turned_away::TurnedAway;
 pub(crate) use visit::{PATIENCE, Visit};

@@ -7,10 +7,11 @@ use axum::response::{IntoResponse as _, Response};
 use http::Method;
 use hyper::body::Body as _;
 
+use super::TurnedAway;
 use super::answer::Held;
 use super::guest::Guest;
 use super::room::{Pass, Room};
-use crate::error::{ApiError, ApiResult};
+use crate::error::ApiError;
 
 /// A body that is read whole is held as it came, and once more in the parts it was taken apart into.
 const READ_WHOLE: u64 = 2;
@@ -73,7 +74,7 @@ impl Visit {
         let patience = if reads { Duration::ZERO } else { PATIENCE };
         match self.memory.wait(&self.guest, size, patience).await {
             Ok(pass) => response.map(|body| Held::wrap(body, pass)),
-            Err(_) => ApiError::no_memory().into_response(),
+            Err(_) => ApiError::from(TurnedAway::Memory).into_response(),
         }
     }
 
@@ -83,7 +84,7 @@ impl Visit {
 
     /// Counts bytes of a body that will be read whole, before they come. Without this, bodies that come at the same time
     /// could each wait for what the others hold.
-    pub(crate) async fn expect(&self, bytes: u64) -> ApiResult<()> {
+    pub(crate) async fn expect(&self, bytes: u64) -> Result<(), TurnedAway> {
         let amount = READ_WHOLE.saturating_mul(bytes);
         self.count(amount).await?;
         self.body().ahead += amount;
@@ -91,7 +92,7 @@ impl Visit {
     }
 
     /// Counts bytes of a body that is read whole. Waits if there is no room.
-    pub(crate) async fn read(&self, bytes: usize) -> ApiResult<()> {
+    pub(crate) async fn read(&self, bytes: usize) -> Result<(), TurnedAway> {
         let mut amount = READ_WHOLE.saturating_mul(bytes as u64);
         {
             let mut body = self.body();
@@ -102,9 +103,9 @@ impl Visit {
         if amount == 0 { Ok(()) } else { self.count(amount).await }
     }
 
-    async fn count(&self, amount: u64) -> ApiResult<()> {
+    async fn count(&self, amount: u64) -> Result<(), TurnedAway> {
         let pass = self.memory.wait(&self.guest, amount, PATIENCE).await;
-        let pass = pass.map_err(|_| ApiError::no_memory())?;
+        let pass = pass.map_err(|_| TurnedAway::Memory)?;
         let mut body = self.body();
         match body.passes.last_mut().and_then(Arc::get_mut) {
             Some(held) => held.join(pass),
@@ -146,7 +147,7 @@ mod tests {
                         visit.read(10).await?;
                     }
                     visit.settle();
-                    ApiResult::Ok(())
+                    Ok::<_, TurnedAway>(())
                 })
             })
             .collect();

@@ -8,13 +8,11 @@
 //! | validation: the request is malformed | 422 |
 //! | server | 500 |
 //!
-//! What is refused before the handler is reached, by the gate say, gets the same shape from [`in_shape`].
+//! What is refused before the handler is reached, by the gate say, gets the same shape from [`refused`].
 
 use std::borrow::Cow;
 
 use axum::Json;
-use axum::extract::Request;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use jiff::Timestamp;
@@ -26,9 +24,8 @@ use utoipa::ToSchema;
 use super::answer::Left;
 use crate::error::{ApiError, ErrorBody};
 use crate::native::prompts::NativeError;
-
-/// Where the synchronous handler is.
-pub(super) const PATH: &str = "/prompt_sync";
+use crate::service::ServiceError;
+use crate::share::TurnedAway;
 
 /// Names the prompt on every answer that is about one.
 pub(super) const PROMPT_ID: HeaderName = HeaderName::from_static("x-prompt-id");
@@ -215,6 +212,18 @@ impl From<ApiError> for SyncError {
     }
 }
 
+impl From<ServiceError> for SyncError {
+    fn from(error: ServiceError) -> Self {
+        ApiError::from(error).into()
+    }
+}
+
+impl From<TurnedAway> for SyncError {
+    fn from(error: TurnedAway) -> Self {
+        ApiError::from(error).into()
+    }
+}
+
 /// A prompt that was not taken in.
 impl From<NativeError> for SyncError {
     fn from(error: NativeError) -> Self {
@@ -271,19 +280,7 @@ fn node_errors(failure: &Failure) -> Value {
     Value::Object(errors)
 }
 
-/// Gives what others refused in front of the synchronous handler the handler's own shape.
-pub(crate) async fn in_shape(request: Request, next: Next) -> Response {
-    let ours = request.uri().path() == PATH;
-    let mut response = next.run(request).await;
-    if !ours {
-        return response;
-    }
-    let Some(body) = response.extensions_mut().remove::<ErrorBody>() else { return response };
-    let mut shaped = SyncError::of(response.status(), body).into_response();
-    for name in [header::RETRY_AFTER, header::WWW_AUTHENTICATE, header::ALLOW] {
-        if let Some(value) = response.headers_mut().remove(&name) {
-            shaped.headers_mut().insert(name, value);
-        }
-    }
-    shaped
+/// What was refused before the handler was reached, in its shape.
+pub(super) fn refused(status: StatusCode, body: ErrorBody) -> Response {
+    SyncError::of(status, body).into_response()
 }

@@ -25,12 +25,14 @@ mod wait;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-pub(crate) use error::in_shape;
 pub(crate) use lookout::Lookout;
 
+use crate::dialect::Dialect;
 use crate::state::AppState;
 
-/// The routes of the synchronous handler.
-pub(crate) fn api() -> OpenApiRouter<AppState> {
+/// The handler that waits.
+pub(crate) const DIALECT: Dialect = Dialect { routes: api, refusal: Some(error::refused), contests: &[] };
+
+fn api() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(handler::prompt_sync))
 }

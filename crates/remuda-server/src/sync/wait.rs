@@ -7,9 +7,8 @@ use remuda_store::Error;
 use tokio::time::Instant;
 
 use crate::changes::Follow;
-use crate::error::ApiError;
+use crate::service::{ServiceError, ServiceResult, for_news};
 use crate::state::AppState;
-use crate::waiting::for_news;
 
 /// A prompt that was lost with its worker waits so much longer for one: ComfyUIs are often started again.
 const RESTART: u32 = 6;
@@ -34,7 +33,7 @@ pub(super) async fn for_end(
     follow: &mut Follow,
     until: Instant,
     patience: Option<Duration>,
-) -> Result<Waited, ApiError> {
+) -> ServiceResult<Waited> {
     let mut alone: Option<Instant> = None;
     loop {
         if task.status.is_terminal() {
@@ -69,11 +68,11 @@ pub(super) async fn for_end(
 
 /// Cancels the task, and waits a moment until that is confirmed; the task as it is then. It may have ended well in
 /// between.
-pub(super) async fn cancel(state: &AppState, task: Task, follow: &mut Follow) -> Result<Task, ApiError> {
+pub(super) async fn cancel(state: &AppState, task: Task, follow: &mut Follow) -> ServiceResult<Task> {
     let id = task.id;
     let task = match state.store.cancel(id).await {
         Ok(task) => task,
-        Err(Error::Finished(_)) => state.store.task(id).await?.ok_or_else(|| ApiError::no_task(id))?,
+        Err(Error::Finished(_)) => state.store.task(id).await?.ok_or(ServiceError::NoTask(id))?,
         Err(error) => return Err(error.into()),
     };
     let until = Instant::now() + state.sync.confirmation;

@@ -4,6 +4,6 @@ mod submit;
 mod task;
 mod worker;
 
-pub(crate) use submit::{Requires, SubmitTask, Wanted, name, printable};
+pub(crate) use submit::{Requires, SubmitTask, name, printable};
 pub(crate) use task::{TaskPage, TaskView, absolute};
 pub(crate) use worker::{WorkerList, WorkerView, status_of};

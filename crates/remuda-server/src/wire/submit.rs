@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comfyui::lenient::count_values;
 use jiff::Timestamp;
 use remuda_core::{JsonText, Priority, Requirements};
-use remuda_runner::lenient::count_values;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::options::TaskDefaults;
+use crate::service::Draft;
 
 /// The longest render that can be asked for: a week.
 const MAX_TIMEOUT_S: i64 = 7 * 86_400;
@@ -106,24 +107,9 @@ impl From<Requirements> for Requires {
     }
 }
 
-/// A submission whose every field is in its bounds.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) workflow_id: Option<String>,
-    pub(crate) priority: Priority,
-    pub(crate) payload: Box<RawValue>,
-    pub(crate) inputs: BTreeMap<String, String>,
-    pub(crate) requires: Requirements,
-    pub(crate) not_before: Option<Timestamp>,
-    pub(crate) deadline: Option<Timestamp>,
-    pub(crate) timeout_s: i32,
-    pub(crate) max_retries: i32,
-    pub(crate) metadata: Option<JsonText>,
-}
-
 impl SubmitTask {
     /// Checks every field but the graph.
-    pub(crate) fn check(self, defaults: &TaskDefaults, now: Timestamp) -> ApiResult<Wanted> {
+    pub(crate) fn check(self, defaults: &TaskDefaults, now: Timestamp) -> ApiResult<Draft> {
         if let Some(id) = &self.workflow_id {
             name("workflow_id", id)?;
         }
@@ -155,10 +141,9 @@ impl SubmitTask {
         let requires = Requirements { labels, nodes: requires.nodes, models: requires.models };
         check_requires(&requires)?;
         let metadata = self.metadata.as_deref().map(read_metadata).transpose()?;
-        Ok(Wanted {
+        Ok(Draft {
             workflow_id: self.workflow_id,
             priority,
-            payload: self.payload,
             inputs: self.inputs.unwrap_or_default(),
             requires,
             not_before: self.not_before,
@@ -166,6 +151,7 @@ impl SubmitTask {
             timeout_s,
             max_retries,
             metadata,
+            ..Draft::new(self.payload, defaults)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use remuda_core::FailureClass;
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 use reqwest::Response;
 use serde_json::Value;
 

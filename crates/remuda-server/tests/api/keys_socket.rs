@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use remuda_core::{KeyId, Scope, Tenant};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
 use remuda_server::keys_socket::{CallError, KeyReply, KeyRequest, NAME, call, serve};
 use remuda_server::{Server, ServerOptions};
 use remuda_testbed::wait;

@@ -1,7 +1,7 @@
 //! Frames of a task that runs at another gateway (DECISIONS: live frames never pass the database).
 
-use remuda_runner::frames::{Frame, FrameKind};
-use remuda_runner::wire::frames::Decoder;
+use remuda_frames::{Frame, FrameKind};
+use remuda_sidecar::frames::Decoder;
 
 use crate::events::{Reader, progress};
 use crate::support::{Gateway, Ground};

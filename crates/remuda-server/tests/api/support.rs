@@ -11,9 +11,10 @@ use remuda_core::{
     TaskResult, Tenant, WorkerId, WorkerReport, WorkerSpec,
 };
 use remuda_files::{FileKey, Files, Location};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
+use remuda_runner::ask::Addresses;
 use remuda_server::keys_socket::{KeyReply, KeyRequest, perform};
-use remuda_server::{Addresses, Server, ServerOptions};
+use remuda_server::{Server, ServerOptions};
 use remuda_store::{
     Acquired, BeatRequest, ClaimRequest, Keyring, LeaseBeat, Options, SqliteStore, Store, WorkerBeat,
 };

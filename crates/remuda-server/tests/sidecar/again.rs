@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use remuda_core::{LeaseRef, Phase, WorkerReport};
 use remuda_runner::source::Source;
-use remuda_runner::wire::{LONGEST_WAIT, OWNER};
+use remuda_sidecar::{LONGEST_WAIT, OWNER};
 use remuda_store::AdoptRequest;
 use reqwest::StatusCode;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use remuda_core::{Claim, TaskId};
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 use remuda_runner::source::{GatewaySource, Source};
 use tokio::time::timeout;
 

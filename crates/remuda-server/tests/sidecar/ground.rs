@@ -12,7 +12,7 @@ use remuda_core::{
     Scopes, Task, TaskId, TaskResult, Tenant, Timestamp, WorkerId, WorkerSpec,
 };
 use remuda_files::{Files, Location};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
 use remuda_runner::source::{ByteStream, Delivered, GatewaySource, NewFile, Source, SourceError};
 use remuda_server::{Limits, Server, ServerOptions};
 use remuda_store::{Acquired, AdoptRequest, ClaimRequest, Options, SqliteStore, Store};

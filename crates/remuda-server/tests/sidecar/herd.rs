@@ -9,7 +9,7 @@ use comfyui::{Client, SessionOptions};
 use comfyui_sim::faults::Fault;
 use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{Dialect, Origin, OwnerId, Phase, Status, TaskId, WorkerSpec};
-use remuda_runner::frames::FrameKind;
+use remuda_frames::FrameKind;
 use remuda_runner::source::GatewaySource;
 use remuda_runner::{Herd, HerdOptions, Timing, WorkerConfig, host_id, worker_id_for};
 use remuda_testbed::net::Proxy;

@@ -8,9 +8,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use remuda_core::{
     ApiKey, Claim, Fence, Harm, HarmKind, KeyRecord, OwnerId, Scope, Sha256, TaskId, Timestamp, WorkerId,
 };
-use remuda_runner::frames::{Frame, FrameKind, Messages};
+use remuda_frames::{Frame, FrameKind, Messages};
 use remuda_runner::source::{GatewaySource, Source};
-use remuda_runner::wire;
+use remuda_sidecar as sidecar;
 use remuda_store::Acquired;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ impl Said {
         };
         let url = ground.url().join(&format!("/api/v1/worker/{path}")).unwrap();
         let mut request = reqwest::Client::new().request(method.clone(), url).timeout(BOUND);
-        request = request.header(wire::OWNER, self.instance.to_string());
+        request = request.header(sidecar::OWNER, self.instance.to_string());
         if let Some(key) = &self.key {
             request = request.bearer_auth(key.reveal());
         }
@@ -126,8 +126,8 @@ impl Said {
             None if route == "frames" => {
                 let what = FrameKind::Binary { event: 1, bytes: bytes::Bytes::from_static(bytes) };
                 let frame = Frame { task: *task, attempt: *attempt, what };
-                let frame = wire::frames::encode_one(&frame).unwrap();
-                request.header("content-type", wire::frames::MIME).body(frame)
+                let frame = sidecar::frames::encode_one(&frame).unwrap();
+                request.header("content-type", sidecar::frames::MIME).body(frame)
             }
             None if method == Method::PUT => request.body(bytes),
             None => request,
@@ -222,7 +222,7 @@ pub(crate) async fn known(ground: &Ground, key: &ApiKey, status: StatusCode) {
     loop {
         let url = ground.url().join("/api/v1/worker/installation").unwrap();
         let request = reqwest::Client::new().get(url).bearer_auth(key.reveal());
-        let answer = request.header(wire::OWNER, Uuid::nil().to_string()).send().await.unwrap();
+        let answer = request.header(sidecar::OWNER, Uuid::nil().to_string()).send().await.unwrap();
         if answer.status() == status {
             return;
         }
@@ -385,11 +385,11 @@ async fn frames_are_shown_only_from_who_holds_the_lease() {
     let send = async |key: &ApiKey, owner: OwnerId, attempt: i32, bytes: &'static [u8]| {
         let what = FrameKind::Binary { event: 1, bytes: bytes::Bytes::from_static(bytes) };
         let frame = Frame { task: claim.task.id, attempt, what };
-        let body = wire::frames::encode_one(&frame).unwrap();
+        let body = sidecar::frames::encode_one(&frame).unwrap();
         let url = ground.url().join("/api/v1/worker/frames").unwrap();
         let request = reqwest::Client::new().post(url).bearer_auth(key.reveal()).body(body);
-        let request = request.header(wire::OWNER, owner.to_string());
-        let request = request.header("content-type", wire::frames::MIME);
+        let request = request.header(sidecar::OWNER, owner.to_string());
+        let request = request.header("content-type", sidecar::frames::MIME);
         assert_eq!(request.send().await.unwrap().status(), StatusCode::NO_CONTENT);
     };
     let mut messages = ground.hub.follow_messages(claim.task.id, claim.lease.attempt);

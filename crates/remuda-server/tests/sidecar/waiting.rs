@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use remuda_core::{ApiKey, Phase, Scope, Status, WorkerId};
 use remuda_runner::source::{GatewaySource, Source, SourceError};
-use remuda_runner::wire::{LONGEST_WAIT, OWNER};
+use remuda_sidecar::{LONGEST_WAIT, OWNER};
 use remuda_store::{Acquired, BeatRequest, LeaseBeat};
 use remuda_testbed::net::Proxy;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -167,6 +167,10 @@ macro_rules! conformance_tests {
             texts:
                 long_texts_come_back_as_they_were
                 a_long_task_is_taken_in_once;
+            feeding:
+                what_happens_is_in_the_feed
+                a_feed_is_read_in_pages_and_resumed_anywhere
+                an_old_feed_is_gone_and_says_where_to_begin;
             storming:
                 a_storm_leaves_the_books_balanced;
         }
@@ -195,6 +199,7 @@ mod tests {
             include_str!("housekeeping.rs"),
             include_str!("sealing.rs"),
             include_str!("texts.rs"),
+            include_str!("feeding.rs"),
             include_str!("storming.rs"),
         ];
         let mut count = 0;

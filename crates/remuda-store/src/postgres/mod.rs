@@ -20,6 +20,7 @@ mod descriptions;
 mod desk;
 mod documents;
 mod fault;
+mod feed;
 mod harm;
 mod inner;
 mod lanes;

@@ -6,8 +6,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use remuda_core::transition::Ended;
 use remuda_core::{
-    Attempt, AttemptOutcome, Failure, Idempotency, Lane, LaneId, Lease, PendingReason, Status, Task,
-    TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
+    Attempt, AttemptOutcome, Failure, FeedPack, Idempotency, Lane, LaneId, Lease, PendingReason, Status,
+    Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
 };
 use tokio_postgres::Row;
 
@@ -51,6 +51,8 @@ pub(super) struct Save {
     pub(super) wanted: BTreeSet<TaskId>,
     pub(super) closed: Vec<Closed>,
     pub(super) events: Vec<TaskEvent>,
+    /// The same for the feeds of tenants.
+    pub(super) feed: BTreeMap<Tenant, FeedPack>,
     pub(super) sweeps: BTreeMap<TaskId, Timestamp>,
     pub(super) new_tenants: BTreeSet<Tenant>,
     pub(super) new_lanes: BTreeMap<LaneId, Lane>,
@@ -87,7 +89,7 @@ impl Save {
     /// A new task.
     pub(super) fn submitted(&mut self, task: Task, input: TaskInput, event: TaskEvent) {
         self.count(&task.tenant, None, Some(task.status));
-        self.events.push(event);
+        self.tell(&task, event);
         self.queued(&task);
         self.new_tasks.insert(task.id, (task, input));
     }
@@ -103,7 +105,7 @@ impl Save {
     ) {
         self.count(&task.tenant, Some(before), Some(task.status));
         self.new_leases.push((lease.clone(), attempt.started_at));
-        self.events.push(event);
+        self.tell(task, event);
         let v = self.lane_v.entry(task.lane.clone()).or_insert(task.rank);
         *v = task.rank.max(*v);
         self.put(task.clone());
@@ -119,7 +121,7 @@ impl Save {
             failure: ended.failure,
             gpu_ms: ended.gpu_ms,
         });
-        self.events.push(ended.event);
+        self.tell(task, ended.event);
         if task.may_have_left_files() || (task.status.is_terminal() && ended.discarded) {
             self.sweeps.insert(task.id, now);
         }
@@ -130,12 +132,20 @@ impl Save {
     /// A task changed otherwise; `event` says how, when it is one.
     pub(super) fn changed(&mut self, before: Status, task: &Task, event: Option<TaskEvent>, now: Timestamp) {
         self.count(&task.tenant, Some(before), Some(task.status));
-        self.events.extend(event);
+        if let Some(event) = event {
+            self.tell(task, event);
+        }
         if before != task.status && task.may_have_left_files() {
             self.sweeps.insert(task.id, now);
         }
         self.queued(task);
         self.put(task.clone());
+    }
+
+    /// What happened to a task, for itself and for the feed of its tenant.
+    fn tell(&mut self, task: &Task, event: TaskEvent) {
+        self.feed.entry(task.tenant.clone()).or_default().push((&event).into());
+        self.events.push(event);
     }
 
     /// The holder of this running task should look at its lease.

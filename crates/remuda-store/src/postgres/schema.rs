@@ -28,6 +28,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { statements: include_str!("migrations/0002.sql"), min_binary: 1 },
     Migration { statements: include_str!("migrations/0003.sql"), min_binary: 1 },
     Migration { statements: include_str!("migrations/0004.sql"), min_binary: 1 },
+    Migration { statements: include_str!("migrations/0005.sql"), min_binary: 1 },
 ];
 
 /// A fresh, empty schema. `IF NOT EXISTS` does not protect two who do it at once; the loser tries again.
@@ -48,6 +49,7 @@ pub(super) async fn prepare(sessions: &Sessions) -> Result<Installation> {
     }
     let told: Result<()> = attempt!(sessions, is_here(sessions));
     told?;
+    super::feed::mend(sessions).await?;
     let plain: Result<Installation> = attempt!(sessions, installation(sessions));
     super::secrets::installation(sessions, plain?).await
 }

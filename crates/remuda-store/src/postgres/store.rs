@@ -18,8 +18,8 @@ use super::inner::Inner;
 use super::queue::{Answer, Work};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page,
-    Position, Registrant, Result, Store, Submitted, Tidied,
+    Document, DocumentInfo, EndReply, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, Options,
+    OriginPage, OriginQuery, Page, Position, Registrant, Result, Store, Submitted, Tidied,
 };
 
 /// The queue in a PostgreSQL database, shared by any number of processes.
@@ -136,6 +136,16 @@ impl Store for PostgresStore {
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
         let _turn = self.inner.turn().await?;
         self.inner.events(id, after, limit).await
+    }
+
+    async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
+        let _turn = self.inner.turn().await?;
+        self.inner.feed(tenant, after, limit).await
+    }
+
+    async fn feed_ends(&self) -> Result<FeedEnds> {
+        let _turn = self.inner.turn().await?;
+        self.inner.feed_ends().await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page> {
@@ -385,6 +395,11 @@ impl Store for PostgresStore {
     async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>> {
         let _turn = self.inner.turn().await?;
         self.inner.outdated(age, limit).await
+    }
+
+    async fn trim_feed(&self, age: Duration) -> Result<u64> {
+        let _turn = self.inner.turn().await?;
+        self.inner.trim_feed(age).await
     }
 
     async fn forget(&self, tasks: &[TaskId]) -> Result<u64> {

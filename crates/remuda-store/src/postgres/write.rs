@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use postgres_types::{Json, Type};
-use remuda_core::{Lease, PendingReason, Task, TaskId, TaskInput, WorkerId};
+use remuda_core::{FeedPack, Lease, PendingReason, Task, TaskId, TaskInput, WorkerId};
 
 use super::columns::{Columns, JsonText, each};
 use super::save::Save;
@@ -11,13 +11,13 @@ use super::save::Save;
 /// A statement with its parameters.
 pub(super) type Statement<'a> = (&'static str, Columns<'a>);
 
-/// How many parameters `remuda.save_2` has.
-const PARAMETERS: usize = 76;
+/// How many parameters `remuda.save_3` has.
+const PARAMETERS: usize = 79;
 
 /// What most transactions write is one call, whose statements the server has planned already.
 static SAVE: LazyLock<String> = LazyLock::new(|| {
     let numbers: Vec<String> = (1..=PARAMETERS).map(|n| format!("${n}")).collect();
-    format!("SELECT * FROM remuda.save_2({})", numbers.join(", "))
+    format!("SELECT * FROM remuda.save_3({})", numbers.join(", "))
 });
 
 /// Everything that there is to write, in the order in which tables are locked.
@@ -52,7 +52,7 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     all
 }
 
-/// The parameters of `remuda.save_2`.
+/// The parameters of `remuda.save_3`.
 fn everything(save: &Save, shard: i16) -> Columns<'_> {
     let columns = new_tasks(Columns::default(), save.new_tasks.values());
     let columns = changed_tasks(columns, save.tasks.values());
@@ -89,6 +89,9 @@ fn everything(save: &Save, shard: i16) -> Columns<'_> {
         .with(Type::INT8_ARRAY, deltas(3))
         .with(Type::INT8_ARRAY, deltas(4))
         .with(Type::UUID_ARRAY, each(&save.inputs, |id| id.0))
+        .with(Type::TEXT_ARRAY, each(save.feed.keys(), |tenant| tenant.as_str()))
+        .with(Type::TIMESTAMPTZ, events.last().map(|event| event.at))
+        .with(Type::BYTEA_ARRAY, each(save.feed.values(), FeedPack::as_bytes))
 }
 
 fn new_tasks<'a>(

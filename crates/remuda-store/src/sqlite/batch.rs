@@ -1,10 +1,12 @@
 //! One transaction of the writer: what commands see, and how rows are written.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use remuda_core::transition::Ended;
 use remuda_core::{
-    Attempt, LaneId, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Timestamp,
+    Attempt, FeedPack, LaneId, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Tenant,
+    Timestamp,
 };
 use rusqlite::{Connection, params};
 
@@ -31,6 +33,8 @@ pub(super) struct Effects {
     pub(super) left_over: Vec<i64>,
     /// How many bytes were written that are no rows.
     pub(super) long: usize,
+    /// What happened to the tasks of each tenant. Written before the commit.
+    pub(super) feed: BTreeMap<Tenant, FeedPack>,
 }
 
 /// One transaction.
@@ -171,7 +175,7 @@ impl<'a> Batch<'a> {
 
     /// An event, in the transaction of what it tells.
     pub(super) fn insert_event(&self, no: i64, event: &TaskEvent) -> Outcome<()> {
-        let sql = "INSERT INTO event (no, n, at, kind, data) VALUES (?, ?, ?, ?, ?)";
+        let sql = "INSERT INTO event_row (no, n, at, kind, data) VALUES (?, ?, ?, ?, ?)";
         let params = (no, event.n, micros(event.at), event.kind.as_str(), json_text(&event.data)?);
         self.db.prepare_cached(sql)?.execute(params)?;
         Ok(())
@@ -186,6 +190,7 @@ impl<'a> Batch<'a> {
     pub(super) fn save(&mut self, no: i64, was: &Was, task: &Task, event: &TaskEvent) -> Outcome<()> {
         self.update_task(was, task)?;
         self.insert_event(no, event)?;
+        self.tell(task, event);
         self.changed(Change::of(task));
         self.note_sweep(no, task, false)
     }
@@ -196,6 +201,7 @@ impl<'a> Batch<'a> {
         self.db.prepare_cached("DELETE FROM lease WHERE no = ?")?.execute((no,))?;
         self.update_task(was, &task)?;
         self.insert_event(no, &ended.event)?;
+        self.tell(&task, &ended.event);
         let sql = "INSERT INTO attempt (no, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, \
                    gpu_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         self.db.prepare_cached(sql)?.execute(params![

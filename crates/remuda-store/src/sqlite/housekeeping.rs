@@ -125,7 +125,7 @@ impl Batch<'_> {
                 self.state.lanes.remove_row(self.db, &lane)?;
             }
             for sql in [
-                "DELETE FROM event WHERE no = ?",
+                "DELETE FROM event_row WHERE no = ?",
                 "DELETE FROM attempt WHERE no = ?",
                 "DELETE FROM sweep WHERE no = ?",
             ] {

@@ -18,6 +18,7 @@ mod command;
 mod descriptions;
 mod documents;
 mod fault;
+mod feed;
 mod harm;
 mod housekeeping;
 mod lanes;

@@ -37,6 +37,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, min_binary: 1, sql: include_str!("migrations/0003.sql") },
     Migration { version: 4, min_binary: 1, sql: include_str!("migrations/0004.sql") },
     Migration { version: 5, min_binary: 1, sql: include_str!("migrations/0005.sql") },
+    Migration { version: 6, min_binary: 1, sql: include_str!("migrations/0006.sql") },
 ];
 
 /// The newest schema that this program knows.

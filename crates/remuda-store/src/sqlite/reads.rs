@@ -209,7 +209,7 @@ pub(super) fn events(db: &Connection, id: TaskId, after: Version, limit: u32) ->
     let Some((no, created_at)) = one(db, sql, (id.0.as_bytes(),), read)? else {
         return Ok(Vec::new());
     };
-    let sql = "SELECT n, at, kind, data FROM event WHERE no = ? AND n > ? ORDER BY n LIMIT ?";
+    let sql = "SELECT n, at, kind, data FROM event_row WHERE no = ? AND n > ? ORDER BY n LIMIT ?";
     let mut events = all(db, sql, (no, after, limit), |row| rows::event(id, row))?;
     if after < 1 && events.first().is_none_or(|event| event.n > 1) {
         events.insert(0, rows::first_event(id, created_at));

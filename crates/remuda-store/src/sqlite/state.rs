@@ -14,6 +14,7 @@ use remuda_core::{
 use rusqlite::Connection;
 
 use super::fault::{Outcome, corrupt};
+use super::feed;
 use super::lanes::Lanes;
 use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
 use crate::{Clock as _, DocumentLimits, Keyring, Options, SystemClock};
@@ -166,6 +167,8 @@ pub(super) struct State {
     /// Differences to the counters in the file.
     pub(super) counts: HashMap<Tenant, [i64; Status::ALL.len()]>,
     pub(super) next_no: i64,
+    /// The number of the next row of the feed.
+    pub(super) next_feed: i64,
     /// Leases of this process from before it was started, until it takes them over.
     pub(super) inherited: HashSet<LeaseRef>,
     /// Workers that somebody took since the store was opened.
@@ -183,6 +186,7 @@ impl State {
         self.counts.clear();
         self.next_no =
             1 + db.query_row("SELECT coalesce(max(no), 0) FROM input_row", (), |row| row.get::<_, i64>(0))?;
+        self.next_feed = feed::next(db)?;
         Ok(())
     }
 

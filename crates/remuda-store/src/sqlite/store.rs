@@ -31,13 +31,13 @@ use super::reads::Looked;
 use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
-use super::{documents, lists, open, origins, reads};
+use super::{documents, feed, lists, open, origins, reads};
 use crate::lines::Lines;
 use crate::turns::{self, Turns};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, EndReply, Error, Hide, ListQuery, Lookup, Options, OriginPage, OriginQuery, Page,
-    Position, Registrant, Result, Store, Submitted, Tidied,
+    Document, DocumentInfo, EndReply, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, Options,
+    OriginPage, OriginQuery, Page, Position, Registrant, Result, Store, Submitted, Tidied,
 };
 
 /// So many commands may wait for the writer; further callers wait to hand theirs in.
@@ -307,6 +307,15 @@ impl Store for SqliteStore {
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
         self.read(move |db| reads::events(db, id, after, limit)).await
+    }
+
+    async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
+        let tenant = tenant.cloned();
+        self.read(move |db| feed::read(db, tenant.as_ref(), after, limit)).await
+    }
+
+    async fn feed_ends(&self) -> Result<FeedEnds> {
+        self.read(feed::ends).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page> {
@@ -598,6 +607,17 @@ impl Store for SqliteStore {
     async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>> {
         let now = self.settings.now();
         self.read(move |db| reads::outdated(db, now, age, limit)).await
+    }
+
+    async fn trim_feed(&self, age: Duration) -> Result<u64> {
+        let mut removed = 0;
+        loop {
+            let (count, more) = self.write(move |batch| batch.trim_feed(age)).await?;
+            removed += count;
+            if !more {
+                return Ok(removed);
+            }
+        }
     }
 
     async fn forget(&self, tasks: &[TaskId]) -> Result<u64> {

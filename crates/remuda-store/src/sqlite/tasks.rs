@@ -55,6 +55,7 @@ impl Batch<'_> {
         if !is_told_by_task(&event) {
             self.insert_event(no, &event)?;
         }
+        self.tell(&task, &event);
         self.changed(Change::of(&task));
         if let Some(idempotency) = &new.idempotency {
             let sql = "INSERT INTO idem (tenant, key, request, task) VALUES (?, ?, ?, ?)";

@@ -12,6 +12,7 @@ use super::beats::{Beat, Told};
 use super::claims::{Orphans, RawClaim, Waiting, superseded};
 use super::command::{Command, Submit, Work, again, whole};
 use super::fault::{Fault, Outcome};
+use super::feed;
 use super::lanes::Shared;
 use super::lock::FileLock;
 use super::pieces::Texts;
@@ -88,6 +89,7 @@ pub(super) struct Loop {
 impl Writer {
     /// Reads what must be known, and gives the leases of other processes time to be renewed.
     pub(super) fn prepare(self) -> Outcome<Loop> {
+        feed::mend(&self.db)?;
         let mut state = State::default();
         state.reload(&self.db)?;
         Batch::new(&self.db, &mut state, &self.settings).renew_others()?;
@@ -234,6 +236,7 @@ impl Loop {
         let mut batch = Batch::new(db, &mut self.state, &self.writer.settings);
         let late = if self.writer.settings.was_set(batch.now) { batch.renew_others() } else { Ok(()) };
         let done = late.and_then(|()| work(&mut batch, &mut self.waiting)).and_then(|served| {
+            batch.write_feed()?;
             batch.state.flush(db)?;
             db.prepare_cached("COMMIT")?.execute(())?;
             Ok(Done { effects: batch.effects, served })

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use remuda_runner::GraphLimits;
+use remuda_preflight::GraphLimits;
 
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_core::{OwnerId, Priority};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
 use remuda_runner::source::QueueSource;
 use remuda_runner::{Herd, WorkerConfig};
 use remuda_server::janitor::{Janitor, JanitorOptions};
@@ -96,14 +96,7 @@ impl Instance {
         let hub = FrameHub::default();
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
-        let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
-            .largest_output(settings.tasks.max_output_size)
-            .with_pool(process.pool.clone());
-        let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
-        let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease, settings));
-        let herd = Herd::start(Arc::new(source), herd_options);
-
-        let mut options = ServerOptions::new(Arc::clone(&store), files.clone(), hub);
+        let mut options = ServerOptions::new(Arc::clone(&store), files.clone(), hub.clone());
         options.defaults.timeout_s = i32::try_from(settings.tasks.timeout.as_secs()).unwrap_or(i32::MAX);
         options.defaults.max_retries = i32::try_from(settings.tasks.max_retries).unwrap_or(i32::MAX);
         options.defaults.priority = Priority::new(settings.tasks.priority.into())?;
@@ -119,7 +112,6 @@ impl Instance {
             most: settings.workers.max_object_infos,
             bytes: settings.workers.max_object_infos_size,
         };
-        let addresses = options.addresses.clone();
         options.limits.sync = settings.sync.limit;
         options.graph = settings.graph.clone();
         options.tenant_labels.clone_from(&settings.tasks.tenant_labels);
@@ -127,12 +119,20 @@ impl Instance {
         options.cors_origins.clone_from(&settings.server.cors_origins);
         options.allowed_hosts.clone_from(&settings.server.allowed_hosts);
         options.insecure = settings.server.insecure;
-        options.advertise = advertise;
+        options.advertise.clone_from(&advertise);
         options.owner = Some(owner.id);
         options.frontend = frontend;
         options.lease = settings.tasks.lease;
         options.pool = process.pool.clone();
         options.pulse = process.pulse.clone();
+        let addresses = options.addresses.clone();
+        let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
+            .largest_output(settings.tasks.max_output_size)
+            .with_preflight(options.preflight());
+        let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
+        let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease, settings));
+        let herd = Herd::start(Arc::new(source), herd_options);
+
         metrics::register(&mut options.registry, herd.counters());
         let server = Server::new(options);
         let keys = server.keys();

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use url::Url;
 
 use super::super::SourceError;
-use crate::wire;
+use remuda_sidecar as sidecar;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ impl Link {
         }
         let mut headers = HeaderMap::new();
         let owner = HeaderValue::from_str(&owner.to_string()).map_err(|error| error.to_string())?;
-        headers.insert(wire::OWNER, owner);
+        headers.insert(sidecar::OWNER, owner);
         if let Some(key) = key {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", key.reveal()))
                 .map_err(|_| "the key has characters that no key has".to_owned())?;
@@ -223,14 +223,14 @@ impl Link {
     }
 
     fn refusal(&self, status: StatusCode, body: &[u8]) -> Trouble {
-        let problem: Option<wire::Problem> =
-            serde_json::from_slice(body).ok().filter(|problem: &wire::Problem| !problem.error.is_empty());
-        let words = |problem: Option<wire::Problem>| match problem {
+        let problem: Option<sidecar::Problem> =
+            serde_json::from_slice(body).ok().filter(|problem: &sidecar::Problem| !problem.error.is_empty());
+        let words = |problem: Option<sidecar::Problem>| match problem {
             Some(problem) => format!("the gateway {} answered {status}: {}", self.base, problem.error),
             None => format!("{} answered {status}, and not as a Remuda does", self.base),
         };
         match (status, problem) {
-            (StatusCode::CONFLICT, Some(problem)) if problem.code.as_deref() == Some(wire::FENCED) => {
+            (StatusCode::CONFLICT, Some(problem)) if problem.code.as_deref() == Some(sidecar::FENCED) => {
                 Trouble::Refused(SourceError::Fenced)
             }
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, problem) => {
@@ -245,7 +245,7 @@ impl Link {
             }
             // What is wrong is the way here, not the request.
             (_, Some(problem))
-                if problem.code.as_deref().is_some_and(|code| wire::BROKEN.contains(&code)) =>
+                if problem.code.as_deref().is_some_and(|code| sidecar::BROKEN.contains(&code)) =>
             {
                 Trouble::Doubtful(words(Some(problem)))
             }

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::link::{Link, Trouble};
-use crate::frames::{Frame, FrameKind, Mailbox};
-use crate::wire;
+use remuda_frames::{Frame, FrameKind, Mailbox};
+use remuda_sidecar as sidecar;
 
 /// Frames that wait for the next batch. More are dropped: the next ones say more than the old ones.
 const WAITING: usize = 256;
@@ -145,12 +145,12 @@ impl Sending {
     async fn send(&self, mut rest: Vec<Arc<Frame>>, again: Duration) -> bool {
         let since = Instant::now();
         while !rest.is_empty() {
-            let (body, taken) = wire::frames::encode(&rest);
+            let (body, taken) = sidecar::frames::encode(&rest);
             rest.drain(..taken.max(1).min(rest.len()));
             if body.is_empty() {
                 continue;
             }
-            let ask = self.link.send_bytes(Method::POST, &["frames"], wire::frames::MIME, body);
+            let ask = self.link.send_bytes(Method::POST, &["frames"], sidecar::frames::MIME, body);
             while let Err(trouble) = self.link.ask(&ask).await {
                 tracing::debug!(?trouble, "live frames did not reach the gateway");
                 // What may have arrived is not said twice.
@@ -208,8 +208,8 @@ mod tests {
         batch.add(Frame { task: one, attempt: 1, what: preview });
         let frames: Vec<Frame> = batch.0.into_values().collect();
         assert_eq!(frames.len(), 3);
-        let (body, _) = wire::frames::encode(&frames);
-        assert_eq!(wire::frames::decode(body).unwrap(), frames);
+        let (body, _) = sidecar::frames::encode(&frames);
+        assert_eq!(sidecar::frames::decode(body).unwrap(), frames);
         assert!(matches!(frames[0].what, FrameKind::Progress { fraction, .. } if fraction == 0.2));
     }
 }

@@ -43,7 +43,7 @@ pub use luggage::{JobFile, SinkFolder};
 pub use service::JournalSource;
 
 use super::Result;
-use crate::frames::Frame;
+use remuda_frames::Frame;
 
 /// The pause before an employer is asked again about a delivery that is over, while the next is to come.
 const NEXT: Duration = Duration::from_secs(5);

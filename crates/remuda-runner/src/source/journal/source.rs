@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::desk::{Finished, Taken};
 use super::office::{Office, bump};
 use super::{Job, JobFile, JournalSource, reports};
-use crate::frames::Frame;
 use crate::source::{ByteStream, Delivered, Manners, NewFile, Result, Source, SourceError};
+use remuda_frames::Frame;
 
 /// So long a runner waits for the first try to say how its attempt ended. What takes longer goes on without it.
 const FIRST_TRY: Duration = Duration::from_secs(3);

@@ -1,14 +1,14 @@
 //! Where a file is that a client names.
 
 use remuda_core::{Status, Tenant};
-use remuda_runner::preflight::uploads::{annotation, kept_name, straight};
+use remuda_preflight::uploads::{annotation, kept_name, straight};
 use url::form_urlencoded;
 
 use crate::error::ApiResult;
-use crate::native::fleet::Driven;
 use crate::native::names;
 use crate::routes::Sendable;
 use crate::state::AppState;
+use remuda_runner::ask::Driven;
 
 /// A file as clients name it.
 #[derive(Debug, PartialEq, Eq)]
@@ -108,13 +108,13 @@ pub(super) async fn at_workers(
     // A worker reads what stands behind the name as we did, and would look into another folder than the one asked for.
     let odd = named.path().contains(['\\', ':']) || annotation(&named.filename).1.is_some();
     let workers = match named.kind {
-        "input" if !ours && !odd => state.fleet.ask.driven(&*state.store).await?,
+        "input" if !ours && !odd => state.catalogue.ask.driven(&*state.store).await?,
         "output" if !odd => {
             let Some(id) = names::task_of(&named.subfolder) else { return Ok(None) };
             let task = state.store.task(id).await?;
             let running = task.filter(|task| task.tenant == *tenant && task.status == Status::Running);
             let Some(worker) = running.and_then(|task| task.worker) else { return Ok(None) };
-            let driven = state.fleet.ask.driven(&*state.store).await?;
+            let driven = state.catalogue.ask.driven(&*state.store).await?;
             driven.into_iter().filter(|driven| driven.id == worker).collect()
         }
         _ => return Ok(None),

@@ -165,7 +165,7 @@ async fn in_memory(
             return Err(NoForm::TooLarge(longest as u64));
         }
         if let Some(visit) = Visit::current() {
-            visit.read(piece.len()).await.map_err(NoForm::Trouble)?;
+            visit.read(piece.len()).await.map_err(|error| NoForm::Trouble(error.into()))?;
         }
         all.extend_from_slice(&piece);
     }

@@ -66,7 +66,7 @@ async fn read(state: &AppState, tenant: &Tenant, named: &Named) -> ApiResult<Opt
     let Some((workers, query)) = find::at_workers(state, tenant, named, None).await? else { return Ok(None) };
     for worker in workers {
         let headers = HeaderMap::new();
-        let asked = state.fleet.ask.stream(&worker, Method::GET, &["view"], Some(&query), &headers);
+        let asked = state.catalogue.ask.stream(&worker, Method::GET, &["view"], Some(&query), &headers);
         let Ok(answer) = asked.await else { continue };
         if answer.status() != StatusCode::OK {
             continue;

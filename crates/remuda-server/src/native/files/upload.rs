@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use remuda_core::{Sha256, Tenant};
-use remuda_runner::preflight::uploads::{kept_name, straight};
+use remuda_preflight::uploads::{kept_name, straight};
 use remuda_store::Asset;
 use serde_json::json;
 use tokio::sync::Mutex;

@@ -14,10 +14,10 @@ use super::query::Pairs;
 use super::rooms;
 use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult};
-use crate::native::fleet::Driven;
 use crate::routes::{Sendable, send};
 use crate::share::{PATIENCE, Visit};
 use crate::state::AppState;
+use remuda_runner::ask::Driven;
 
 /// What a worker's answer says of its file.
 const TOLD: [header::HeaderName; 5] = [
@@ -122,7 +122,7 @@ async fn from_worker(
     named: &Named,
 ) -> ApiResult<Option<Response>> {
     let permit = state.permits.download()?;
-    let asked = state.fleet.ask.stream(worker, method.clone(), &["view"], Some(query), headers).await;
+    let asked = state.catalogue.ask.stream(worker, method.clone(), &["view"], Some(query), headers).await;
     let answer = match asked {
         Ok(answer) => answer,
         Err(error) => {

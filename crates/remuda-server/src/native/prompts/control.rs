@@ -90,10 +90,10 @@ pub(super) async fn free(
     })?;
     let unload = wish.unload_models.is_some_and(is_true);
     let forget = wish.free_memory.is_some_and(is_true);
-    let workers = state.fleet.ask.driven(&*state.store).await?;
+    let workers = state.catalogue.ask.driven(&*state.store).await?;
     let state = &state;
     let told = stream::iter(workers).map(|worker| async move {
-        if let Err(error) = state.fleet.ask.free(&worker, unload, forget).await {
+        if let Err(error) = state.catalogue.ask.free(&worker, unload, forget).await {
             tracing::warn!(worker = %worker.id, %error, "a worker could not be told to free its memory");
         }
     });

@@ -3,10 +3,12 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use remuda_runner::preflight::{PreflightError, Words};
+use remuda_preflight::{PreflightError, Words};
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, SECRET_KEY_NEEDED};
+use crate::service::ServiceError;
+use crate::share::TurnedAway;
 
 /// An answer that is not the one that was hoped for, as ComfyUI words it:
 /// `{"error": {type, message, details, extra_info}, "node_errors": {}}`.
@@ -44,6 +46,12 @@ impl NativeError {
     /// There is no graph in it.
     pub(crate) fn no_prompt() -> Self {
         Self::refused("no_prompt", "No prompt provided", "No prompt provided")
+    }
+
+    /// Another task of the tenant is called so.
+    pub(crate) fn in_use() -> Self {
+        let details = "another prompt has this prompt_id; leave it out, or send a fresh UUID";
+        Self::refused("invalid_prompt_id", "prompt_id is in use", details)
     }
 
     /// What it was before it got ComfyUI's words.
@@ -103,12 +111,18 @@ impl From<remuda_store::Error> for NativeError {
     }
 }
 
-impl From<PreflightError> for NativeError {
-    fn from(error: PreflightError) -> Self {
+impl From<TurnedAway> for NativeError {
+    fn from(error: TurnedAway) -> Self {
+        ApiError::from(error).into()
+    }
+}
+
+impl From<ServiceError> for NativeError {
+    fn from(error: ServiceError) -> Self {
         match error {
-            PreflightError::Refused(refusal) => refusal.words().into(),
-            PreflightError::Store(error) => error.into(),
-            PreflightError::NotDone(error) => ApiError::from(error).into(),
+            ServiceError::Preflight(PreflightError::Refused(refusal)) => refusal.words().into(),
+            ServiceError::Store(remuda_store::Error::Conflict { .. }) => Self::in_use(),
+            other => ApiError::from(other).into(),
         }
     }
 }

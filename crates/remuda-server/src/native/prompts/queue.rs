@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use comfyui::lenient::count_values;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::StatusCode;
 use remuda_core::{Dialect, Phase, Status, Task, TaskInput, Timestamp};
-use remuda_runner::lenient::count_values;
 use remuda_store::{Hide, OriginOrder};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -22,9 +22,9 @@ use super::request::is_true;
 use super::{NativeError, find};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
 use crate::extract::SmallBody;
+use crate::service;
 use crate::share::Visit;
 use crate::state::AppState;
-use crate::waiting::for_end;
 
 /// So many of those that wait are listed. `GET /prompt` counts all of them.
 const MOST_PENDING: u32 = 1000;
@@ -217,7 +217,7 @@ async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result
     }
     let ended = going.into_iter().map(|task| async move {
         let follow = state.changes.follow(task.id);
-        for_end(state, task, follow, LET_GO).await
+        service::for_end(state, task, follow, LET_GO).await
     });
     for task in futures_util::future::try_join_all(ended).await? {
         gone.extend((task.status == Status::Cancelled).then_some(task.id));

@@ -1,18 +1,16 @@
 //! Taking prompts in, whoever brings them.
 
 use remuda_core::{
-    Dialect, Idempotency, NewTask, Origin, Priority, PromptExtra, Sha256, Task, TaskId, TaskInput, Tenant,
-    Timestamp,
+    Dialect, Idempotency, Origin, Priority, PromptExtra, Sha256, Task, TaskId, Tenant, Timestamp,
 };
-use remuda_runner::preflight::Question;
-use remuda_store::Submitted;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::NativeError;
+use super::lookup::is_native;
 use crate::native::names;
 use crate::permits::Submission;
-use crate::routes::hand_in;
+use crate::service::{self, Draft, ServiceError, Taken};
 use crate::state::AppState;
 
 /// What `front`, or a `number` below zero, asks for.
@@ -99,75 +97,53 @@ pub(crate) async fn submit(
         }
         None => (None, None),
     };
-    let question = Question {
-        tenant: tenant.clone(),
-        workflow: prompt.workflow,
-        extra_data: prompt.extra_data,
-        inputs: Default::default(),
-        pinned: Vec::new(),
-        requires: Default::default(),
-        targets: prompt.targets.clone(),
+    let extra =
+        PromptExtra { extra_data: prompt.extra_data, targets: prompt.targets, ..PromptExtra::default() };
+    let draft = Draft {
+        id: prompt.task,
+        extra: Some(Box::new(extra)),
         strict: true,
-        held: Some(permit.held()),
+        workflow_id: prompt.workflow_id,
+        deadline: prompt.deadline,
+        // As with one ComfyUI, an exception is shown at once. What a lost worker had under way is another matter.
+        max_retries: prompt.max_retries.unwrap_or(0),
+        idempotency: idempotency.clone(),
+        origin: Some(Origin {
+            dialect: Dialect::Comfyui,
+            external_id: external_id.clone(),
+            client: prompt.client,
+        }),
+        ..Draft::new(prompt.workflow, &state.defaults)
     };
-    let cleared = match state.preflight.check(question).await {
-        Ok(cleared) => cleared,
+    let mut checked = match service::check(state, tenant, draft, &permit).await {
+        Ok(checked) => checked,
         // What was taken in before was checked then, and what has changed since does not unmake it.
-        Err(refused) => {
+        Err(refused @ ServiceError::Preflight(_)) => {
             let known = external_id.as_deref().zip(idempotency.as_ref());
             let Some((id, known)) = known else { return Err(refused.into()) };
             let before = taken_in_before(state, tenant, id, known).await?;
             return before.ok_or_else(|| refused.into());
         }
+        Err(error) => return Err(error.into()),
     };
+    // After the check: what is refused has no number.
     let (number, priority) = number_and_priority(state, tenant, prompt.number, prompt.front).await?;
-    let extra = PromptExtra {
-        extra_data: cleared.extra_data,
-        targets: prompt.targets,
-        number,
-        outputs: cleared.outputs,
-        ..PromptExtra::default()
-    };
-    let input = TaskInput {
-        workflow: cleared.workflow,
-        placements: cleared.placements,
-        requires: cleared.requires,
-        extra: Some(Box::new(extra)),
-    };
-    let new = NewTask {
-        id: prompt.task,
-        tenant: tenant.clone(),
-        workflow_id: prompt.workflow_id,
-        priority: prompt.priority.unwrap_or(priority),
-        input,
-        affinity: cleared.affinity,
-        shape: cleared.shape,
-        not_before: None,
-        deadline: prompt.deadline,
-        timeout_s: state.defaults.timeout_s,
-        // As with one ComfyUI, an exception is shown at once. What a lost worker had under way is another matter.
-        max_retries: prompt.max_retries.unwrap_or(0),
-        metadata: None,
-        retry_of: None,
-        idempotency,
-        origin: Some(Origin { dialect: Dialect::Comfyui, external_id, client: prompt.client }),
-    };
+    checked.new.priority = prompt.priority.unwrap_or(priority);
+    if let Some(extra) = &mut checked.new.input.extra {
+        extra.number = number;
+    }
     // Before the submission: its client is to hear of everything that happens to it.
-    let has_client = new.origin.as_ref().is_some_and(|origin| origin.client.is_some());
-    let follow = has_client.then(|| state.changes.follow(new.id));
-    let submitted = hand_in(state, new).await.map_err(|error| match error.status {
-        http::StatusCode::CONFLICT => in_use(),
-        _ => error.into(),
-    })?;
-    drop(permit);
-    match submitted {
-        Submitted::New(task) => {
+    let has_client = checked.new.origin.as_ref().is_some_and(|origin| origin.client.is_some());
+    let follow = has_client.then(|| state.changes.follow(checked.new.id));
+    let Taken { task, before, node_errors, .. } = service::submit(state, checked, permit).await?;
+    match before {
+        false => {
             state.desk.submitted(state, &task, follow);
-            Ok(Accepted { task, before: false, number, node_errors: cleared.node_errors })
+            Ok(Accepted { task, before, number, node_errors })
         }
-        Submitted::Before(task) if task.origin.is_some() => again(state, task).await,
-        // The key was one of the task API.
-        Submitted::Before(_) => Err(in_use()),
+        true if is_native(&task) => again(state, task).await,
+        // The key was one of another door.
+        true => Err(NativeError::in_use()),
     }
 }
 
@@ -178,11 +154,10 @@ async fn taken_in_before(
     id: &str,
     known: &Idempotency,
 ) -> Result<Option<Accepted>, NativeError> {
-    let Some((request, task)) = state.store.submitted(tenant, &known.key).await? else { return Ok(None) };
-    let task = state.store.task(task).await?.filter(|task| names::prompt_id(task) == id);
-    match task {
-        Some(task) if request == known.request => again(state, task).await.map(Some),
-        _ => Err(in_use()),
+    match service::submitted_before(state, tenant, known).await? {
+        None => Ok(None),
+        Some(task) if is_native(&task) && names::prompt_id(&task) == id => again(state, task).await.map(Some),
+        Some(_) => Err(NativeError::in_use()),
     }
 }
 
@@ -193,14 +168,6 @@ async fn again(state: &AppState, task: Task) -> Result<Accepted, NativeError> {
     let number = extra.map_or(0.0, |extra| extra.number);
     drop(reading);
     Ok(Accepted { task, before: true, number, node_errors: Map::new() })
-}
-
-fn in_use() -> NativeError {
-    NativeError::refused(
-        "invalid_prompt_id",
-        "prompt_id is in use",
-        "another prompt has this prompt_id; leave it out, or send a fresh UUID",
-    )
 }
 
 /// What the client is told, and what it means in our queue, where rank is not the client's to choose.

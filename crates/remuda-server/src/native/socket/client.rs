@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::ws::Message;
 use remuda_core::{AttemptNo, Dialect, Status, Task, TaskId, Tenant, Version};
-use remuda_runner::frames::Messages;
+use remuda_frames::Messages;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 

@@ -24,7 +24,7 @@ use super::mailbox::{Place, ReaderId};
 use super::words;
 use crate::access::{Admission, Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult};
-use crate::native::fleet::feature_flags;
+use crate::native::catalogue::feature_flags;
 use crate::share::{self, Guest, Pass, Visit};
 use crate::state::AppState;
 

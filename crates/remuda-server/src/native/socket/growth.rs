@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use remuda_core::{Status, TaskResult};
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 use serde_json::{Map, Value, json};
 
 use super::story::Story;

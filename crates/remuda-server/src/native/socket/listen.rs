@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use remuda_core::{AttemptNo, TaskId};
-use remuda_runner::frames::{Frame, Messages};
+use remuda_frames::{Frame, Messages};
 
 use crate::state::AppState;
 

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use remuda_core::{Dialect, Status, Task, TaskId, Version};
-use remuda_runner::frames::Frame;
+use remuda_frames::Frame;
 use remuda_store::{OriginOrder, OriginQuery};
 use tokio::time::Instant;
 
@@ -19,8 +19,8 @@ use super::listen::Listener;
 use super::story::{Story, Word};
 use super::words;
 use crate::changes::Group;
+use crate::service::POLL;
 use crate::state::AppState;
-use crate::waiting::POLL;
 
 /// For a client without a socket so often is enough.
 const SELDOM: Duration = Duration::from_secs(15);

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use remuda_core::{AttemptNo, TaskId, Timestamp};
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use remuda_core::{
     AttemptNo, Dialect, Failure, FailureClass, NewTask, Origin, Status, Task, TaskResult, Timestamp,
 };
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 use serde_json::{Value, json};
 
 use super::story::{Story, Word};

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use percent_encoding::percent_decode_str;
 use remuda_core::{Sha256, Tenant};
-use remuda_runner::preflight::uploads::straight;
+use remuda_preflight::uploads::straight;
 use remuda_store::DocumentInfo;
 
 use super::listing::{self, DEEPEST, How, TooLong};

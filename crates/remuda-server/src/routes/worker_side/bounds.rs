@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use remuda_core::transition::Ending;
 use remuda_core::{Capabilities, Failure, FailureClass, Requirements, TaskResult, WorkerReport, WorkerSpec};
-use remuda_runner::wire;
+use remuda_sidecar as sidecar;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -59,7 +59,7 @@ pub(super) fn once<T, K: Hash + Eq>(said: &mut Vec<T>, name: impl Fn(&T) -> K) {
 
 /// A beat with more leases or workers than a key can have. Not just as many as it may register: when that number is made
 /// smaller, the workers that it has stay.
-pub(super) fn beat(beat: &wire::Beat, key_workers: u32) -> ApiResult<()> {
+pub(super) fn beat(beat: &sidecar::Beat, key_workers: u32) -> ApiResult<()> {
     let workers = usize::try_from(key_workers).unwrap_or(usize::MAX);
     listed("workers", beat.workers.len(), BEATEN.max(workers))?;
     listed("leases", beat.leases.len(), BEATEN.max(workers.saturating_mul(LEASES_OF_ONE)))

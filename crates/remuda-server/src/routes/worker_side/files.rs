@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use http::{HeaderValue, StatusCode, header};
 use remuda_core::{AttemptNo, Fence, LeaseRef, Sha256, Status, TaskId};
 use remuda_files::{BoxError, FileKey};
-use remuda_runner::wire;
+use remuda_sidecar as sidecar;
 use remuda_store::Error as StoreError;
 
 use super::deliveries::Arrived;
@@ -44,7 +44,7 @@ pub(crate) async fn input(
     State(state): State<AppState>,
     sidecar: Sidecar,
     TaskPath(task): TaskPath,
-    ApiQuery(query): ApiQuery<wire::InputQuery>,
+    ApiQuery(query): ApiQuery<sidecar::InputQuery>,
 ) -> ApiResult<Response> {
     current(&state, &sidecar, LeaseRef { task, fence: query.fence }).await?;
     let reading = state.permits.read().await?;
@@ -94,9 +94,9 @@ pub(crate) async fn output(
     State(state): State<AppState>,
     sidecar: Sidecar,
     ApiPath((task, n)): ApiPath<(String, u32)>,
-    ApiQuery(query): ApiQuery<wire::OutputQuery>,
+    ApiQuery(query): ApiQuery<sidecar::OutputQuery>,
     body: Body,
-) -> ApiResult<Json<wire::Delivered>> {
+) -> ApiResult<Json<sidecar::Delivered>> {
     let lease = LeaseRef { task: task.parse()?, fence: query.fence };
     let limits = &state.limits;
     let left = limits.task_outputs.saturating_sub(state.live.deliveries.bytes_beside(lease, n));
@@ -120,7 +120,7 @@ pub(crate) async fn output(
         if found.attempt != query.attempt {
             return Err(StoreError::Fenced.into());
         }
-        state.permits.delivery().await
+        Ok(state.permits.delivery().await?)
     };
     let _permit = match admitted.await {
         Ok(permit) => permit,
@@ -149,7 +149,7 @@ pub(crate) async fn output(
     };
     // A lease that was lost meanwhile has a successor, which delivers its own.
     if let Err(error) = current(&state, &sidecar, lease).await {
-        if error.body.code == wire::FENCED {
+        if error.body.code == sidecar::FENCED {
             state.files.delete(&key).await?;
         }
         return Err(error);
@@ -159,7 +159,7 @@ pub(crate) async fn output(
     if let Some(replaced) = coming.arrived(arrived) {
         state.files.delete(&replaced).await?;
     }
-    Ok(Json(wire::Delivered { key: key.to_string(), size: stored.size, sha256 }))
+    Ok(Json(sidecar::Delivered { key: key.to_string(), size: stored.size, sha256 }))
 }
 
 /// Remove the files of an attempt whose result is not used
@@ -182,7 +182,7 @@ pub(crate) async fn discard(
     State(state): State<AppState>,
     sidecar: Sidecar,
     TaskPath(id): TaskPath,
-    ApiQuery(query): ApiQuery<wire::AttemptQuery>,
+    ApiQuery(query): ApiQuery<sidecar::AttemptQuery>,
 ) -> ApiResult<StatusCode> {
     let task = state.store.task(id).await.map_err(of_lease)?.ok_or(StoreError::Fenced)?;
     if task.fence != query.fence || task.attempt != query.attempt {

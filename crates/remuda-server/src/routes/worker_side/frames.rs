@@ -9,9 +9,9 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use http::{StatusCode, header};
 use remuda_core::OwnerId;
+use remuda_frames::Frame;
 use remuda_pool::Work;
-use remuda_runner::frames::Frame;
-use remuda_runner::wire;
+use remuda_sidecar as sidecar;
 use url::Url;
 
 use super::sidecar::{Sidecar, owner};
@@ -83,10 +83,10 @@ async fn current(
     request: Request,
 ) -> ApiResult<Vec<(Frame, Option<String>)>> {
     let (parts, body) = request.into_parts();
-    let limit = wire::frames::LARGEST as u64;
+    let limit = sidecar::frames::LARGEST as u64;
     let body = read_body(&parts.headers, body, limit, state.limits.body_time).await?;
     let work = Work::new("reading live frames", owner.to_string(), body.len()).patient().holding(held());
-    let frames = state.pool.run(work, move || wire::frames::decode(body)).await.map_err(ApiError::from)?;
+    let frames = state.pool.run(work, move || sidecar::frames::decode(body)).await.map_err(ApiError::from)?;
     let frames = frames.map_err(|error| ApiError::bad_request("bad_frames", error.to_string()))?;
     state.live.sweep(&state.hub);
     let mut current = Vec::new();
@@ -120,7 +120,7 @@ async fn pass_on(state: &AppState, owner: OwnerId, gateway: &str, frames: &[Fram
     let installation = state.installation().await.map_err(|error| error.to_string())?;
     let mut rest = frames;
     while !rest.is_empty() {
-        let (body, taken) = wire::frames::encode(rest);
+        let (body, taken) = sidecar::frames::encode(rest);
         rest = rest.get(taken.max(1)..).unwrap_or_default();
         let request = state
             .live
@@ -128,8 +128,8 @@ async fn pass_on(state: &AppState, owner: OwnerId, gateway: &str, frames: &[Fram
             .post(url.clone())
             .timeout(PATIENCE)
             .bearer_auth(&installation.cluster_key)
-            .header(wire::OWNER, owner.to_string())
-            .header(header::CONTENT_TYPE, wire::frames::MIME)
+            .header(sidecar::OWNER, owner.to_string())
+            .header(header::CONTENT_TYPE, sidecar::frames::MIME)
             .body(body);
         let answer = request.send().await.and_then(reqwest::Response::error_for_status);
         answer.map_err(|error| error.to_string())?;

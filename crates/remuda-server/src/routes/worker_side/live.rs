@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use remuda_core::{AttemptNo, OwnerId, TaskId};
-use remuda_runner::frames::FrameHub;
+use remuda_frames::FrameHub;
 use remuda_store::Store;
 use tokio::time::Instant;
 

@@ -1,4 +1,4 @@
-//! `/api/v1/worker/…`: the queue for runners elsewhere. [`remuda_runner::wire`] is what is said.
+//! `/api/v1/worker/…`: the queue for runners elsewhere. [`remuda_sidecar`] is what is said.
 //!
 //! A sidecar knows this server's address and a key with the scope `worker`; it has no database and no file store. It is
 //! given tasks of every tenant that its worker can run, and reaches nothing but what it holds: the owner of a lease is the

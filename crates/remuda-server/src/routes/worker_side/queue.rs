@@ -5,12 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use comfyui::lenient::count_values;
 use http::StatusCode;
 use remuda_core::{Claim, Fence, Harmed, LeaseRef, OutputFile, Sha256, TaskInput, Worker, WorkerReport};
 use remuda_pool::Work;
-use remuda_runner::lenient::count_values;
-use remuda_runner::preflight::MOST_SIDECAR_VALUES;
-use remuda_runner::wire;
+use remuda_preflight::MOST_SIDECAR_VALUES;
+use remuda_sidecar as sidecar;
 use remuda_store::{
     Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError, Registrant,
 };
@@ -48,9 +48,9 @@ const LONGEST_WORD: usize = 200;
 pub(crate) async fn installation(
     State(state): State<AppState>,
     _: Sidecar,
-) -> ApiResult<Json<wire::Installation>> {
+) -> ApiResult<Json<sidecar::Installation>> {
     let lease_ms = u64::try_from(state.lease.as_millis()).ok();
-    Ok(Json(wire::Installation { id: state.installation().await?.id, lease_ms }))
+    Ok(Json(sidecar::Installation { id: state.installation().await?.id, lease_ms }))
 }
 
 /// Register a worker and take its lease
@@ -70,8 +70,8 @@ pub(crate) async fn installation(
 pub(crate) async fn acquire(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::Acquire>,
-) -> ApiResult<Json<wire::Acquired>> {
+    Said(said): Said<sidecar::Acquire>,
+) -> ApiResult<Json<sidecar::Acquired>> {
     bounds::spec(&said.spec)?;
     let most = state.limits.key_workers;
     let by = Registrant { key: sidecar.key, tenant: sidecar.tenant.clone(), most };
@@ -95,7 +95,7 @@ pub(crate) async fn acquire(
             (false, Worker { spec: said.spec, report, owner, fence: Fence::default(), ..worker })
         }
     };
-    Ok(Json(wire::Acquired { yours, worker }))
+    Ok(Json(sidecar::Acquired { yours, worker }))
 }
 
 /// Let go of a worker
@@ -111,7 +111,7 @@ pub(crate) async fn acquire(
 pub(crate) async fn release(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::Release>,
+    Said(said): Said<sidecar::Release>,
 ) -> ApiResult<StatusCode> {
     state.store.release_worker(sidecar.owner, &said.worker, said.fence).await.map_err(of_lease)?;
     Ok(StatusCode::NO_CONTENT)
@@ -144,7 +144,7 @@ pub(crate) async fn object_info(
     // Held while the text is in memory.
     let permit = state.permits.submission();
     let (parts, body) = request.into_parts();
-    let limit = wire::LARGEST_OBJECT_INFO as u64;
+    let limit = sidecar::LARGEST_OBJECT_INFO as u64;
     let (body, permit) = read_body_with(&parts.headers, body, limit, state.limits.body_time, permit).await?;
     // Sidecars take turns as tenants do, and are not refused: their number is bounded by the permits.
     let work = Work::new("checking an object_info", sidecar.key.to_string(), body.len())
@@ -198,7 +198,7 @@ fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
 pub(crate) async fn claim(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::Claim>,
+    Said(said): Said<sidecar::Claim>,
 ) -> ApiResult<Response> {
     let _permit = state.permits.sidecar()?;
     bounds::offer(&said.capabilities)?;
@@ -212,7 +212,7 @@ pub(crate) async fn claim(
         loaded: said.loaded,
         ahead: said.ahead,
         gateway: gateway(&state),
-        wait: wire::wait(said.wait_ms),
+        wait: sidecar::wait(said.wait_ms),
     };
     let claim = tokio::select! {
         // Dropping a claim gives back what it may have brought.
@@ -220,7 +220,7 @@ pub(crate) async fn claim(
         claim = state.store.claim(request) => claim.map_err(of_lease)?,
     };
     Ok(match claim.map(|claim| shown(claim, &sidecar)) {
-        Some(claim) => Json(wire::Claimed { claim }).into_response(),
+        Some(claim) => Json(sidecar::Claimed { claim }).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
     })
 }
@@ -241,7 +241,7 @@ pub(crate) async fn claim(
 pub(crate) async fn adopt(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::Adopt>,
+    Said(said): Said<sidecar::Adopt>,
 ) -> ApiResult<Response> {
     bounds::listed("known", said.known.len(), bounds::LISTED)?;
     let request = AdoptRequest {
@@ -263,7 +263,7 @@ pub(crate) async fn adopt(
         }
     };
     let claims = claims.into_iter().map(|claim| shown(claim, &sidecar)).collect();
-    let answer = Json(wire::Adopted { claims }).into_response();
+    let answer = Json(sidecar::Adopted { claims }).into_response();
     // Only now is it there once, and not as claims and as text.
     drop(reading);
     Ok(answer.map(|body| Held::wrap(body, pass)))
@@ -284,11 +284,11 @@ pub(crate) async fn adopt(
 pub(crate) async fn leases(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    ApiQuery(query): ApiQuery<wire::OfWorker>,
-) -> ApiResult<Json<wire::Leases>> {
+    ApiQuery(query): ApiQuery<sidecar::OfWorker>,
+) -> ApiResult<Json<sidecar::Leases>> {
     let mut leases = state.store.leases_for(sidecar.owner, &query.worker).await.map_err(of_lease)?;
     leases.iter_mut().for_each(|lease| lease.owner = sidecar.shown(lease.owner));
-    Ok(Json(wire::Leases { leases }))
+    Ok(Json(sidecar::Leases { leases }))
 }
 
 /// Renew leases and workers, and wait for news of them
@@ -304,13 +304,13 @@ pub(crate) async fn leases(
 pub(crate) async fn beat(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::Beat>,
+    Said(said): Said<sidecar::Beat>,
 ) -> ApiResult<Json<BeatReply>> {
     let _permit = state.permits.sidecar()?;
     bounds::beat(&said, state.limits.key_workers)?;
-    let wire::Beat { leases, mut workers, wait_ms } = said;
+    let sidecar::Beat { leases, mut workers, wait_ms } = said;
     workers.iter_mut().for_each(|worker| bounds::report(&mut worker.report));
-    let request = BeatRequest { owner: sidecar.owner, leases, workers, wait: wire::wait(wait_ms) };
+    let request = BeatRequest { owner: sidecar.owner, leases, workers, wait: sidecar::wait(wait_ms) };
     let reply = tokio::select! {
         // Whether it was renewed is not known: the sidecar asks another server.
         () = state.stop.cancelled() => return Err(StoreError::Closed.into()),
@@ -340,9 +340,9 @@ pub(crate) async fn beat(
 pub(crate) async fn end(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::End>,
+    Said(said): Said<sidecar::End>,
 ) -> ApiResult<Json<EndReply>> {
-    let wire::End { lease, ending } = said;
+    let sidecar::End { lease, ending } = said;
     if let Some(result) = ending.result() {
         check_files(&state, &sidecar, lease, &result.files).await?;
     }
@@ -372,9 +372,9 @@ pub(crate) async fn end(
 pub(crate) async fn harm(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::Harm>,
+    Said(said): Said<sidecar::Harm>,
 ) -> ApiResult<Json<Harmed>> {
-    let wire::Harm { lease, harm } = said;
+    let sidecar::Harm { lease, harm } = said;
     for (field, text) in [("harm.work", &harm.work), ("harm.process", &harm.process)] {
         printable(field, text)?;
         if text.len() > LONGEST_WORD {
@@ -427,7 +427,7 @@ async fn check_files(
 pub(crate) async fn give_back(
     State(state): State<AppState>,
     sidecar: Sidecar,
-    Said(said): Said<wire::GiveBack>,
+    Said(said): Said<sidecar::GiveBack>,
 ) -> ApiResult<Json<EndReply>> {
     let learnt = match said.learnt {
         Some(learnt) => {

@@ -5,7 +5,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use remuda_core::{KeyId, Lease, LeaseRef, OwnerId, TaskId, Tenant};
 use remuda_pool::Work;
-use remuda_runner::wire;
+use remuda_sidecar as sidecar;
 use remuda_store::Error as StoreError;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -52,44 +52,44 @@ impl Sidecar {
 
 /// The process that asks, as it says.
 pub(super) fn owner(headers: &HeaderMap) -> ApiResult<OwnerId> {
-    let wrong = |error: String| ApiError::bad_request("bad_owner", error).field(wire::OWNER);
-    let owner = headers.get(wire::OWNER);
-    let owner =
-        owner.ok_or_else(|| wrong(format!("the header {} must name the process that asks", wire::OWNER)))?;
+    let wrong = |error: String| ApiError::bad_request("bad_owner", error).field(sidecar::OWNER);
+    let owner = headers.get(sidecar::OWNER);
+    let owner = owner
+        .ok_or_else(|| wrong(format!("the header {} must name the process that asks", sidecar::OWNER)))?;
     owner.to_str().unwrap_or_default().parse().map_err(|error| wrong(format!("{error}")))
 }
 
 /// What a sidecar can say, and how much of it. Values take up to a hundred times the room of their text.
 pub(super) trait Sayable: DeserializeOwned + Send + 'static {
-    const BYTES: usize = wire::LARGEST_REPORT;
+    const BYTES: usize = sidecar::LARGEST_REPORT;
     const VALUES: usize = 300_000;
 
     /// Cuts it down to what is kept. Called beside the runtime, as this takes time where much was said.
     fn tame(&mut self, _most_files: usize) {}
 }
 
-impl Sayable for wire::Acquire {}
-impl Sayable for wire::Release {}
-impl Sayable for wire::Adopt {}
-impl Sayable for wire::Harm {}
-impl Sayable for wire::GiveBack {}
+impl Sayable for sidecar::Acquire {}
+impl Sayable for sidecar::Release {}
+impl Sayable for sidecar::Adopt {}
+impl Sayable for sidecar::Harm {}
+impl Sayable for sidecar::GiveBack {}
 
-impl Sayable for wire::Beat {
+impl Sayable for sidecar::Beat {
     fn tame(&mut self, _most_files: usize) {
         bounds::once(&mut self.leases, |beat| beat.lease);
         bounds::once(&mut self.workers, |beat| beat.id.clone());
     }
 }
 
-impl Sayable for wire::End {
+impl Sayable for sidecar::End {
     fn tame(&mut self, most_files: usize) {
         bounds::ending(&mut self.ending, most_files);
     }
 }
 
 /// The names of all that a worker has are many, and nothing but names.
-impl Sayable for wire::Claim {
-    const BYTES: usize = wire::LARGEST_REQUEST;
+impl Sayable for sidecar::Claim {
+    const BYTES: usize = sidecar::LARGEST_REQUEST;
     const VALUES: usize = 200_000;
 
     fn tame(&mut self, _most_files: usize) {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use remuda_core::Claim;
-use remuda_runner::frames::{Frame, FrameKind};
+use remuda_frames::{Frame, FrameKind};
 use serde_json::{Value, json};
 
 use super::peer::{Peer, Sent, kinds, remaining};

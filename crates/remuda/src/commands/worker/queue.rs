@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_core::ApiKey;
+use remuda_frames::FrameHub;
+use remuda_preflight::Preflight;
 use remuda_runner::Herd;
-use remuda_runner::frames::FrameHub;
 use remuda_runner::source::{GatewaySource, QueueSource, Source, SourceError};
 use remuda_store::Store;
 
@@ -110,9 +111,10 @@ async fn connect(
             let store = open_store(settings, owner.id).await?;
             let installation = store.installation().await?;
             let files = open_files(settings, &*store, &installation).await?;
+            let preflight = Preflight::new(Arc::clone(&store)).with_pool(process.pool.clone());
             let source = QueueSource::new(Arc::clone(&store), files, FrameHub::default(), owner.id)
                 .largest_output(settings.tasks.max_output_size)
-                .with_pool(process.pool.clone());
+                .with_preflight(Arc::new(preflight));
             Ok((Arc::new(source), Connection::Store(store)))
         }
     }

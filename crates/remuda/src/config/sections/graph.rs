@@ -1,6 +1,6 @@
 //! `[graph]`: how large graphs and their results may be.
 
-use remuda_runner::GraphLimits;
+use remuda_preflight::GraphLimits;
 
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;

@@ -1,0 +1,92 @@
+//! Dialects: the APIs that clients already speak.
+//!
+//! A dialect is one module with its routes, its part of the description and the shape of its errors, and one line in
+//! [`DIALECTS`]. Its handlers translate a request into a call of [`crate::service`] and what that returns into an answer.
+//! Nothing elsewhere knows its name or its paths.
+
+mod contest;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use http::{StatusCode, header};
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+
+pub(crate) use contest::Contest;
+
+use crate::access::gate;
+use crate::error::{ApiError, ErrorBody};
+use crate::state::AppState;
+use crate::{native, routes, sync};
+
+/// All of them. What two of them want, the first has; the second may contest it.
+pub(crate) const DIALECTS: &[Dialect] = &[routes::DIALECT, native::DIALECT, sync::DIALECT];
+
+/// An API that clients already speak.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Dialect {
+    /// Its routes, with their descriptions where they have one.
+    pub(crate) routes: fn() -> OpenApiRouter<AppState>,
+    /// How it says what was refused before its handler was reached: by the gate, say. `None`: as the task API does.
+    pub(crate) refusal: Option<Refusal>,
+    /// Routes of dialects before it that are its own when their bodies say so.
+    pub(crate) contests: &'static [Contest],
+}
+
+/// Says in a dialect's own shape what was refused.
+pub(crate) type Refusal = fn(StatusCode, ErrorBody) -> Response;
+
+/// The routes of these dialects under the layers that all requests pass: errors in the dialect's shape, panics, gate.
+pub(crate) fn router(dialects: &'static [Dialect], state: &AppState) -> Router<AppState> {
+    dialects.iter().fold(Router::new(), |all, dialect| {
+        let (routes, _) = (dialect.routes)().split_for_parts();
+        let routes = contest::contested(routes, dialects, state);
+        all.merge(layered(routes.method_not_allowed_fallback(wrong_method), dialect.refusal, state))
+    })
+}
+
+/// Routes under the layers that all requests pass, from the outside in: errors in shape, panics, gate.
+pub(crate) fn layered(
+    routes: Router<AppState>,
+    refusal: Option<Refusal>,
+    state: &AppState,
+) -> Router<AppState> {
+    let routes = routes
+        .layer(middleware::from_fn_with_state(state.clone(), gate))
+        // Bodies are bounded where they are read: a form may carry a file of any size that is allowed.
+        .layer(DefaultBodyLimit::disable())
+        .layer(CatchPanicLayer::custom(panicked));
+    match refusal {
+        Some(refusal) => {
+            routes.layer(middleware::from_fn(move |request, next| in_shape(refusal, request, next)))
+        }
+        None => routes,
+    }
+}
+
+/// Says in a dialect's own shape what was refused before its handler was reached.
+async fn in_shape(refusal: Refusal, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let Some(body) = response.extensions_mut().remove::<ErrorBody>() else { return response };
+    let mut shaped = refusal(response.status(), body);
+    for name in [header::RETRY_AFTER, header::WWW_AUTHENTICATE, header::ALLOW] {
+        if let Some(value) = response.headers_mut().remove(&name) {
+            shaped.headers_mut().insert(name, value);
+        }
+    }
+    shaped
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    let path: String = request.uri().path().chars().take(120).collect();
+    let error = format!("{} is not possible on {path}; / lists the routes", request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", error)
+}
+
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    ApiError::internal(format!("a handler panicked: {}", text.unwrap_or_default())).into_response()
+}

@@ -1,0 +1,34 @@
+//! Cancelling tasks.
+
+use std::time::Duration;
+
+use remuda_core::{Status, Task, TaskId};
+
+use super::watch::for_end;
+use super::{ServiceError, ServiceResult, get};
+use crate::access::Caller;
+use crate::state::AppState;
+
+/// Cancels a task, and waits until it has ended if that is wanted. One that waits has ended when it returns; one that runs
+/// is stopped by its runner. A task that was cancelled before is what was asked for.
+pub(crate) async fn cancel(
+    state: &AppState,
+    caller: &Caller,
+    id: TaskId,
+    wait: Option<Duration>,
+) -> ServiceResult<Task> {
+    get(state, caller, id).await?;
+    let follow = state.changes.follow(id);
+    let task = match state.store.cancel(id).await {
+        Ok(task) => task,
+        Err(remuda_store::Error::Finished(Status::Cancelled)) => get(state, caller, id).await?,
+        Err(error) => return Err(ServiceError::about(id)(error)),
+    };
+    match wait {
+        Some(wait) => {
+            let _waiting = state.permits.waiting()?;
+            for_end(state, task, follow, wait).await
+        }
+        None => Ok(task),
+    }
+}

@@ -1,0 +1,90 @@
+//! Reading tasks.
+
+use remuda_core::{Attempt, Lease, OutputFile, PendingReason, Status, Task, TaskId, Tenant};
+use remuda_store::{ListQuery, Page, Position};
+
+use super::{ServiceError, ServiceResult};
+use crate::access::Caller;
+use crate::state::Shared;
+
+/// How many of the last attempts are shown: a task that goes back again and again has attempts without end.
+const ATTEMPTS: u32 = 100;
+
+/// A task that the caller may see. Another tenant's is not there.
+pub(crate) async fn get(state: &Shared, caller: &Caller, id: TaskId) -> ServiceResult<Task> {
+    match state.store.task(id).await? {
+        Some(task) if caller.sees(&task.tenant) => Ok(task),
+        _ => Err(ServiceError::NoTask(id)),
+    }
+}
+
+/// What is known of a task beside its record.
+#[derive(Debug)]
+pub(crate) struct Details {
+    /// The last attempts.
+    pub(crate) attempts: Vec<Attempt>,
+    /// Who has it, while it runs.
+    pub(crate) lease: Option<Lease>,
+    /// How many are before it, while it is queued.
+    pub(crate) position: Option<Position>,
+}
+
+/// What is known of a task beside its record.
+pub(crate) async fn details(
+    state: &Shared,
+    id: TaskId,
+    status: Status,
+    reason: Option<PendingReason>,
+) -> ServiceResult<Details> {
+    let attempts = state.store.attempts(id, ATTEMPTS).await?;
+    let lease = match status {
+        Status::Running => state.store.lease(id).await?,
+        _ => None,
+    };
+    let position = match reason {
+        Some(PendingReason::Queued) => state.store.position(id).await?,
+        _ => None,
+    };
+    Ok(Details { attempts, lease, position })
+}
+
+/// Which tasks are wanted.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    /// Only of this tenant; of all that the caller may see when absent.
+    pub(crate) tenant: Option<Tenant>,
+    /// Only in this state.
+    pub(crate) status: Option<Status>,
+    /// Only with this workflow id.
+    pub(crate) workflow_id: Option<String>,
+    /// Only older than this task.
+    pub(crate) before: Option<TaskId>,
+    /// No more than this many.
+    pub(crate) limit: u32,
+}
+
+/// What the store is asked for a wish: only what the caller may see.
+pub(crate) fn query(caller: &Caller, wish: Wish) -> ServiceResult<ListQuery> {
+    let Wish { tenant, status, workflow_id, before, limit } = wish;
+    let tenant = match tenant {
+        None if caller.is_admin() => None,
+        None => Some(caller.tenant.clone()),
+        Some(tenant) if caller.sees(&tenant) => Some(tenant),
+        Some(tenant) => return Err(ServiceError::ForeignTenant(tenant)),
+    };
+    Ok(ListQuery { tenant, status, workflow_id, before, limit })
+}
+
+/// A page of tasks, newest first.
+pub(crate) async fn list(state: &Shared, query: &ListQuery) -> ServiceResult<Page> {
+    Ok(state.store.list(query).await?)
+}
+
+/// One file that a task left.
+pub(crate) async fn output(state: &Shared, caller: &Caller, id: TaskId, n: i32) -> ServiceResult<OutputFile> {
+    let task = get(state, caller, id).await?;
+    let files = task.result.map(|result| result.files).unwrap_or_default();
+    let count = files.len();
+    let found = files.into_iter().find(|file| file.n == n);
+    found.ok_or(ServiceError::NoOutput { task: id, status: task.status, n, count })
+}

@@ -1,0 +1,155 @@
+//! Reading the feed. It is written with everything else, see [`super::write`].
+//!
+//! Transactions are not committed in the order of their numbers. So nobody looks beyond the oldest that is still under way:
+//! what is shown is complete, and nothing comes before it any more. No lock is needed for that.
+
+use std::time::Duration;
+
+use postgres_types::Type;
+use remuda_core::{FeedPack, Tenant, Timestamp};
+use tokio_postgres::Row;
+
+use super::columns::Columns;
+use super::fault::Fault;
+use super::inner::Inner;
+use super::rows::get;
+use super::session::{Sessions, attempt};
+use crate::feed::{FeedEnds, FeedPage, FeedPlace, FeedRow, page};
+use crate::{Error, Result};
+
+/// How many rows are removed in one transaction.
+const REMOVED_AT_ONCE: i64 = 500;
+
+const ENDS: &str = "SELECT s.epoch, s.removed_xid::text::bigint, s.removed_seq, f.xid::text::bigint, f.seq \
+    FROM remuda.feed_state s LEFT JOIN LATERAL (SELECT xid, seq FROM remuda.feed \
+    WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, seq DESC LIMIT 1) f ON true";
+
+/// All that is complete, from the row on that the place is in. `$1`: its transaction, as text.
+const OF_ALL: &str = "SELECT xid::text::bigint, seq, tenant, entries FROM remuda.feed \
+    WHERE (xid, seq) >= ($1::text::xid8, $2) AND xid < pg_snapshot_xmin(pg_current_snapshot()) \
+    ORDER BY xid, seq LIMIT $3";
+
+const OF_TENANT: &str = "SELECT xid::text::bigint, seq, tenant, entries FROM remuda.feed \
+    WHERE tenant = $4 AND (xid, seq) >= ($1::text::xid8, $2) AND xid < pg_snapshot_xmin(pg_current_snapshot()) \
+    ORDER BY xid, seq LIMIT $3";
+
+const FIRST: &str = "SELECT xid::text, seq, at FROM remuda.feed ORDER BY xid, seq LIMIT $1";
+
+/// Begins a new epoch if the database was restored into a server whose transactions have lower numbers than those of its rows:
+/// what comes now would be sorted before what is there.
+pub(super) async fn mend(sessions: &Sessions) -> Result<()> {
+    let statement = "WITH late AS (DELETE FROM remuda.feed WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) \
+        RETURNING 1) UPDATE remuda.feed_state SET epoch = epoch + 1 WHERE EXISTS (SELECT FROM late)";
+    let late = "SELECT EXISTS (SELECT FROM remuda.feed WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))";
+    let mended = async || {
+        // Nothing is locked, and nothing written, when all is well.
+        let rows = sessions.query(late, &[]).await?;
+        if rows.first().map(|row| get(row, 0)).transpose()?.unwrap_or(false) {
+            sessions.query(statement, &[]).await?;
+        }
+        Ok::<_, Fault>(())
+    };
+    attempt!(sessions, mended())
+}
+
+impl Inner {
+    pub(super) async fn feed_ends(&self) -> Result<FeedEnds> {
+        let read = async || {
+            let rows = self.sessions.query(ENDS, &[]).await?;
+            let row = rows.first().ok_or_else(|| Error::Corrupt("the feed has no state".to_owned()))?;
+            ends(row)
+        };
+        attempt!(self.sessions, read())
+    }
+
+    pub(super) async fn feed(
+        &self,
+        tenant: Option<&Tenant>,
+        after: FeedPlace,
+        limit: u32,
+    ) -> Result<FeedPage> {
+        let FeedEnds { first, .. } = self.feed_ends().await?;
+        if after.epoch != first.epoch || after < first {
+            return Err(Error::Gone { first });
+        }
+        attempt!(self.sessions, self.read_feed(tenant, after, limit))
+    }
+
+    async fn read_feed(
+        &self,
+        tenant: Option<&Tenant>,
+        after: FeedPlace,
+        limit: u32,
+    ) -> Result<FeedPage, Fault> {
+        // Every row has an entry at least; the first may be known already.
+        let most = i64::from(limit).saturating_add(1);
+        let params = Columns::default()
+            .with(Type::TEXT, after.transaction.to_string())
+            .with(Type::INT8, after.row)
+            .with(Type::INT8, most);
+        let found = match tenant {
+            None => self.sessions.query(OF_ALL, &params.params()).await?,
+            Some(tenant) => {
+                let params = params.with(Type::TEXT, tenant.as_str());
+                self.sessions.query(OF_TENANT, &params.params()).await?
+            }
+        };
+        let more = i64::try_from(found.len()).unwrap_or(most) >= most;
+        let rows = found.iter().map(feed_row).collect::<Result<Vec<FeedRow>, Fault>>()?;
+        Ok(page(rows, after, limit as usize, more))
+    }
+
+    pub(super) async fn trim_feed(&self, age: Duration) -> Result<u64> {
+        let mut removed = 0;
+        loop {
+            let count: Result<u64> = attempt!(self.sessions, self.trim_some(age));
+            let count = count?;
+            removed += count;
+            if count < REMOVED_AT_ONCE.unsigned_abs() {
+                return Ok(removed);
+            }
+        }
+    }
+
+    async fn trim_some(&self, age: Duration) -> Result<u64, Fault> {
+        let transaction = self.sessions.begin().await?;
+        let before = transaction.now.checked_sub(age).unwrap_or(Timestamp::UNIX_EPOCH);
+        let first = transaction.query(FIRST, &[(&REMOVED_AT_ONCE, Type::INT8)]).await?;
+        let (mut last, mut count) = (None, 0);
+        // No further than the first row that is kept: a clock may have been set.
+        for row in &first {
+            if get::<Timestamp>(row, 2)? >= before {
+                break;
+            }
+            (last, count) = (Some((get::<String>(row, 0)?, get::<i64>(row, 1)?)), count + 1);
+        }
+        let Some((xid, seq)) = last else {
+            transaction.rollback().await?;
+            return Ok(0);
+        };
+        let params = Columns::default().with(Type::TEXT, xid).with(Type::INT8, seq);
+        for statement in [
+            "DELETE FROM remuda.feed WHERE (xid, seq) <= ($1::text::xid8, $2)",
+            "UPDATE remuda.feed_state SET removed_xid = $1::text::xid8, removed_seq = $2",
+        ] {
+            transaction.execute(statement, &params.params()).await?;
+        }
+        transaction.commit().await?;
+        Ok(count)
+    }
+}
+
+fn ends(row: &Row) -> Result<FeedEnds, Fault> {
+    let (epoch, removed) = (get(row, 0)?, (get(row, 1)?, get(row, 2)?));
+    let last: (Option<i64>, Option<i64>) = (get(row, 3)?, get(row, 4)?);
+    let last = last.0.zip(last.1).unwrap_or(removed).max(removed);
+    let place = |(transaction, row)| FeedPlace::after_row(epoch, transaction, row);
+    Ok(FeedEnds { first: place(removed), last: place(last) })
+}
+
+fn feed_row(row: &Row) -> Result<FeedRow, Fault> {
+    let corrupt = |error: &dyn std::error::Error| Error::Corrupt(format!("the feed: {error}"));
+    let tenant = Tenant::new(get::<String>(row, 2)?).map_err(|error| corrupt(&error))?;
+    let entries = FeedPack::read(&get::<Vec<u8>>(row, 3)?).map_err(|error| corrupt(&error))?;
+    Ok(FeedRow { transaction: get(row, 0)?, row: get(row, 1)?, tenant, entries })
+}

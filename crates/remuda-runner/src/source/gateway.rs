@@ -48,7 +48,7 @@ const STANDSTILL: Duration = Duration::from_secs(60);
 /// An `object_info` has megabytes, and the way may be narrow.
 const OBJECT_INFO: Duration = Duration::from_secs(60);
 
-/// Tasks of a queue that a gateway keeps. See [`crate::wire`].
+/// Tasks of a queue that a gateway keeps. See [`remuda_sidecar`].
 ///
 /// Claims and beats are long polls of at most 25 seconds each. The answer to a claim can get lost after the gateway made
 /// it; the runner then finds the lease among those of its worker, and adopts it. Live frames go in the background, a few batches in a

@@ -2,7 +2,7 @@
 
 use crate::attacks::{
     answers, claims, deliveries, descriptions, graphs, lanes, mass, memory, names, pages, proxies, secrets,
-    share, stored, values, workers,
+    share, stored, unread, values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -87,6 +87,10 @@ attacks! {
     "slow-readers-object-info" Load Plain false memory::object_info, "object_info, asked for and not read, 500 times";
     "slow-readers-list" Load Plain false stored::list, "500 tasks with 64 KiB of metadata each, listed and not read, 150 times";
     "slow-readers-documents" Load Plain false stored::documents, "4,000 documents in deep folders, listed and not read, 80 times";
+    "unread-jobs" Load Plain false unread::jobs, "a prompt with a text of 29 MB as its output, asked for at /api/jobs and not read, 40 times";
+    "unread-sync" Load Plain false unread::synchronous, "the same prompt at /prompt_sync, 30 times, and the answers not read";
+    "unread-sockets" Load Plain false unread::sockets, "400 websockets that are not read, and a text of 3 MB for all of them";
+    "forms-endless" Load Plain true unread::forms, "90 forms that never come to their first field";
     "documents-rewritten" Load Plain false stored::rewritten, "documents of 15 MiB, four at a time, written again and again";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";

@@ -1,6 +1,7 @@
 //! JSON that is kept and passed on.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -8,9 +9,10 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// JSON as its text. As values it takes up to a hundred times that room, and most of those who hold it only pass it on.
+/// Copies share it: an end that many wait for is in memory once.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct JsonText(Box<RawValue>);
+pub struct JsonText(Arc<RawValue>);
 
 impl JsonText {
     /// The text.
@@ -41,19 +43,19 @@ impl JsonText {
 
 impl Default for JsonText {
     fn default() -> Self {
-        Self(RawValue::NULL.to_owned())
+        RawValue::NULL.to_owned().into()
     }
 }
 
 impl From<Box<RawValue>> for JsonText {
     fn from(text: Box<RawValue>) -> Self {
-        Self(text)
+        Self(text.into())
     }
 }
 
 impl From<Value> for JsonText {
     fn from(value: Value) -> Self {
-        RawValue::from_string(value.to_string()).map(Self).unwrap_or_default()
+        RawValue::from_string(value.to_string()).map(Self::from).unwrap_or_default()
     }
 }
 

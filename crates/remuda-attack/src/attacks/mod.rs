@@ -17,6 +17,7 @@ pub(crate) mod proxies;
 pub(crate) mod secrets;
 pub(crate) mod share;
 pub(crate) mod stored;
+pub(crate) mod unread;
 pub(crate) mod values;
 pub(crate) mod workers;
 

@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{FromRequest as _, Multipart, Request, State};
+use axum::extract::multipart::MultipartError;
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -19,6 +20,7 @@ use super::download::send;
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery};
+use crate::form::{self, Form};
 use crate::options::Limits;
 use crate::state::AppState;
 use crate::wire::absolute;
@@ -95,22 +97,26 @@ pub(crate) async fn upload(
         .unwrap_or_default()
         .to_owned();
     let (found, (key, stored)) = if kind.starts_with("multipart/form-data") {
-        let mut form = Multipart::from_request(request, &state)
+        let mut form = Form::read(request)
             .await
             .map_err(|error| ApiError::bad_request("bad_form", error.body_text()))?;
-        let bad = |error: axum::extract::multipart::MultipartError| {
+        let bad = |error: MultipartError| {
             ApiError::bad_request("bad_form", format!("the form cannot be read: {}", error.body_text()))
         };
         let mut sent = None;
         for n in 0.. {
             let slow = |_| ApiError::new(StatusCode::REQUEST_TIMEOUT, "slow_body", "the form does not go on");
-            let next = tokio::time::timeout(patience, form.next_field()).await.map_err(slow)?;
+            let taken = form.counter();
+            let next = tokio::time::timeout(patience, form.next()).await.map_err(slow)?;
             let Some(field) = next.map_err(bad)? else { break };
             if n >= MOST_FIELDS {
                 let error = format!("the form has more than {MOST_FIELDS} fields");
                 return Err(ApiError::bad_request("bad_form", error));
             }
-            let Some(filename) = field.file_name().map(str::to_owned) else { continue };
+            let Some(filename) = field.file_name().map(str::to_owned) else {
+                tokio::time::timeout(patience, form::skip(field, taken)).await.map_err(slow)?.map_err(bad)?;
+                continue;
+            };
             if sent.is_some() {
                 return Err(ApiError::bad_request(
                     "bad_form",
@@ -118,7 +124,8 @@ pub(crate) async fn upload(
                 ));
             }
             let found = Found { filename: Some(filename), mime: field.content_type().map(str::to_owned) };
-            let bytes = timely(field.map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
+            let pieces = form::pieces(field, taken);
+            let bytes = timely(pieces.map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
             sent = Some((found, state.files.put_content_addressed(bytes, Some(limit)).await?));
         }
         sent.ok_or_else(|| ApiError::bad_request("bad_form", "the form has no file in it"))?

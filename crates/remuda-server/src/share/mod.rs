@@ -19,7 +19,7 @@ mod room;
 mod turned_away;
 mod visit;
 
-pub(crate) use answer::Held;
+pub(crate) use answer::{Held, keeping};
 pub(crate) use guest::{Address, Guest};
 pub(crate) use ledger::{Ledger, Refusal};
 pub(crate) use paced::{Charged, paced};

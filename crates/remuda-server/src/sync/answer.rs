@@ -11,6 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use remuda_core::{JsonText, OutputFile, Task, TaskId, TaskResult};
 use remuda_files::{FileKey, Files};
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use url::Url;
 use utoipa::ToSchema;
@@ -21,12 +22,16 @@ use super::stream::{self as pieces, Piece};
 use crate::error::{ApiError, ApiResult};
 use crate::native::names;
 use crate::routes::{Sendable, send};
-use crate::share::Pass;
+use crate::service::ServiceError;
+use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
 use crate::state::AppState;
 use crate::wire::absolute;
 
 /// So many files are looked for at once.
 const LOOKS: usize = 8;
+
+/// About how many bytes a line about a file takes.
+const FILE: usize = 512;
 
 /// So many media types are named to a client that wants none of them.
 const MOST_TYPES: usize = 10;
@@ -55,9 +60,9 @@ pub(super) struct PromptResult {
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Left {
     /// `outputs` of ComfyUI's history entry.
-    outputs: Value,
+    outputs: JsonText,
     /// The files, by the node that made them.
-    images: BTreeMap<String, Vec<FileLine>>,
+    images: JsonText,
 }
 
 /// One file.
@@ -86,6 +91,12 @@ pub(super) struct Form {
     pub(super) base64: bool,
 }
 
+/// About how many bytes are read and written to show a result.
+fn size_of(result: &TaskResult) -> usize {
+    let errors = result.node_errors.as_ref().map_or(0, |errors| errors.get().len());
+    result.outputs.get().len() + errors + FILE * result.files.len()
+}
+
 /// Answers with what a completed task left. `foreseen`: which of its nodes were known not to run.
 pub(super) async fn success(
     state: &AppState,
@@ -96,11 +107,20 @@ pub(super) async fn success(
     permit: Pass,
 ) -> Result<Response, SyncError> {
     let prompt_id = names::prompt_id(&task);
-    let mut result = task.result.unwrap_or_default();
+    // A few at once are read and written: how large they are is counted when they are there.
+    let reading = state.permits.read().await?;
+    let result = match task.result {
+        Some(result) => Some(result),
+        None => state.store.task(task.id).await.map_err(ServiceError::from)?.and_then(|task| task.result),
+    };
+    let mut result = result.unwrap_or_default();
     // What ComfyUI said counts; what was said for it before holds where it said nothing.
     result.node_errors.get_or_insert_with(|| Value::Object(foreseen).into());
     let answered = match form.accept.choose(&result.files) {
-        Choice::File(file) => one_file(state, file).await,
+        Choice::File(file) => {
+            drop(reading);
+            one_file(state, file).await
+        }
         Choice::Nothing => {
             let there: BTreeSet<&str> = result.files.iter().map(|file| file.mime.as_str()).collect();
             let there: Vec<&str> = there.into_iter().take(MOST_TYPES).collect();
@@ -111,12 +131,17 @@ pub(super) async fn success(
             return Err(SyncError::not_acceptable(detail).prompt_id(prompt_id));
         }
         Choice::Json => {
-            let head = PromptResult::new(task.id, &prompt_id, &result, took);
-            match plan(&head, task.id, &result.files, form.base64, state.public_url.as_ref()) {
-                Ok(pieces) => {
-                    let sent = if form.base64 { result.files.as_slice() } else { &[] };
-                    everything(state, pieces, sent, permit).await
-                }
+            let size = size_of(&result);
+            let (id, head_id, base64) = (task.id, prompt_id.clone(), form.base64);
+            let base = state.public_url.clone();
+            let plan = move || {
+                let head = PromptResult::new(id, &head_id, &result, took);
+                let pieces = plan(&head, id, &result.files, base64, base.as_ref())?;
+                Ok((pieces, if base64 { result.files } else { Vec::new() }))
+            };
+            let planned = state.compute_of("writing an answer", &task.tenant, id, size, plan).await;
+            match planned.and_then(|planned| planned) {
+                Ok((pieces, sent)) => everything(state, pieces, &sent, permit, reading).await,
                 Err(error) => Err(error),
             }
         }
@@ -131,13 +156,24 @@ pub(super) async fn success(
 }
 
 /// What a failed task had done before, if it was something. Files are named, never sent.
-pub(super) fn left(task: &Task, base: Option<&Url>) -> Option<Left> {
-    let result = task.result.as_ref()?;
-    let mut images: BTreeMap<String, Vec<FileLine>> = BTreeMap::new();
-    for file in &result.files {
-        images.entry(file.node_id.clone()).or_default().push(FileLine::new(task.id, file, base));
-    }
-    Some(Left { outputs: names::shown_outputs(task.id, &result.outputs), images })
+pub(super) async fn left(state: &AppState, task: &Task) -> ApiResult<Option<Left>> {
+    let Some(result) = &task.result else { return Ok(None) };
+    let (id, size, result, base) = (task.id, size_of(result), result.clone(), state.public_url.clone());
+    let write = move || {
+        let mut images: BTreeMap<&str, Vec<FileLine>> = BTreeMap::new();
+        for file in &result.files {
+            images.entry(&file.node_id).or_default().push(FileLine::new(id, file, base.as_ref()));
+        }
+        let text = |text: serde_json::Result<Box<RawValue>>| {
+            text.map(JsonText::from).map_err(|error| ApiError::internal(error.to_string()))
+        };
+        Ok(Left {
+            outputs: text(to_raw_value(&names::shown_outputs(id, &result.outputs)))?,
+            images: text(to_raw_value(&images))?,
+        })
+    };
+    let _reading = state.permits.read().await?;
+    state.compute_of("writing an answer", &task.tenant, id, size, write).await?.map(Some)
 }
 
 /// The prompt goes on, and nobody waits for it now.
@@ -221,13 +257,17 @@ async fn everything(
     pieces: Vec<Piece>,
     files: &[OutputFile],
     permit: Pass,
+    reading: Pass,
 ) -> ApiResult<Response> {
+    let memory = state.memory.wait(&Visit::guest(), pieces::held(&pieces), PATIENCE).await;
+    let memory = memory.map_err(|_| TurnedAway::Memory)?;
+    drop(reading);
     // Once the first byte is sent there is no way to say that a file is missing.
     let looks: Vec<_> =
         files.iter().map(|file| is_there(state.files.clone(), file.key.clone(), file.size)).collect();
     stream::iter(looks).buffered(LOOKS).try_collect::<()>().await?;
     let length = pieces::length(&pieces);
-    let mut response = Response::new(pieces::body(pieces, state.files.clone(), permit));
+    let mut response = Response::new(pieces::body(pieces, state.files.clone(), permit, memory));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));

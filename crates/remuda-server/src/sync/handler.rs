@@ -76,7 +76,7 @@ pub(super) async fn prompt_sync(
     let mut guard = Guard::new(&state, prompt.task, !keep);
     let mut follow = state.changes.follow(prompt.task);
     let accepted = prompts::submit(&state, &caller.tenant, prompt, reading).await;
-    let Accepted { task, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
+    let Accepted { mut task, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
         Ok(accepted) => accepted,
         Err(error) => {
             if error.is_refusal() {
@@ -90,6 +90,10 @@ pub(super) async fn prompt_sync(
         guard.disarm();
         keep = true;
         follow = state.changes.follow(task.id);
+        if task.status == Status::Completed {
+            // It is read again when it is its turn: of those who ask for it, a few have it in memory at once.
+            task.result = None;
+        }
     }
 
     let prompt_id = names::prompt_id(&task);
@@ -135,7 +139,7 @@ pub(super) async fn prompt_sync(
             answer::success(&state, task, node_errors, received.elapsed(), &form, permit).await
         }
         Status::Failed => {
-            let left = answer::left(&task, state.public_url.as_ref());
+            let left = answer::left(&state, &task).await.map_err(|error| named(error.into()))?;
             Err(named(SyncError::failed(task.error.as_ref()).left(left)))
         }
         _ => Err(named(SyncError::cancelled())),

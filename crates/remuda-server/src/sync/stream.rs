@@ -1,6 +1,7 @@
 //! A long answer, written piece by piece: text, and files as base64, read as the client takes them.
 
 use std::io;
+use std::sync::Arc;
 use std::vec;
 
 use axum::body::Body;
@@ -11,7 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use remuda_files::{FileKey, Files};
 
-use crate::share::Pass;
+use crate::share::{Pass, keeping};
 
 /// A part of an answer.
 #[derive(Debug)]
@@ -42,9 +43,19 @@ pub(super) fn length(pieces: &[Piece]) -> u64 {
     pieces.iter().map(Piece::length).sum()
 }
 
-/// The pieces, one after the other. The permit ends with them.
-pub(super) fn body(pieces: Vec<Piece>, files: Files, permit: Pass) -> Body {
-    let sending = Sending { pieces: pieces.into_iter(), files, open: None, _permit: permit };
+/// How much of it is held in memory until it was sent.
+pub(super) fn held(pieces: &[Piece]) -> u64 {
+    let text = |piece: &Piece| match piece {
+        Piece::Text(text) => text.len() as u64,
+        Piece::File { .. } => 0,
+    };
+    pieces.iter().map(text).sum()
+}
+
+/// The pieces, one after the other. The permits end with them: what is under way, and what is in memory.
+pub(super) fn body(pieces: Vec<Piece>, files: Files, permit: Pass, memory: Pass) -> Body {
+    let memory = Arc::new(memory);
+    let sending = Sending { pieces: pieces.into_iter(), files, open: None, memory, _permit: permit };
     Body::from_stream(stream::try_unfold(sending, |mut sending| async move {
         let next = sending.next().await.inspect_err(|error| tracing::warn!(%error, "an answer broke off"))?;
         Ok::<_, io::Error>(next.map(|bytes| (bytes, sending)))
@@ -55,6 +66,8 @@ struct Sending {
     pieces: vec::IntoIter<Piece>,
     files: Files,
     open: Option<Reading>,
+    /// What the texts were charged: until the last of them was written.
+    memory: Arc<Pass>,
     _permit: Pass,
 }
 
@@ -82,7 +95,7 @@ impl Sending {
             }
             match self.pieces.next() {
                 None => return Ok(None),
-                Some(Piece::Text(text)) => return Ok(Some(text.into())),
+                Some(Piece::Text(text)) => return Ok(Some(keeping(text.into(), Arc::clone(&self.memory)))),
                 Some(Piece::File { key, size }) => {
                     let content = self.files.get(&key, None).await.map_err(io::Error::other)?;
                     if content.size != size {

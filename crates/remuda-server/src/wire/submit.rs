@@ -125,6 +125,12 @@ impl SubmitTask {
                 "webhooks are not possible yet; follow the task's events instead",
             ));
         }
+        for (field, moment) in [("not_before", self.not_before), ("deadline", self.deadline)] {
+            if moment.is_some_and(|moment| !(Timestamp::UNIX_EPOCH..LATEST).contains(&moment)) {
+                let error = format!("{field} must be between 1970 and the year 9000");
+                return Err(ApiError::invalid(field, error));
+            }
+        }
         let timeout_s = bounded("timeout_s", self.timeout_s, 1, MAX_TIMEOUT_S, defaults.timeout_s)?;
         let max_retries = bounded("max_retries", self.max_retries, 0, MAX_RETRIES, defaults.max_retries)?;
         if let Some(deadline) = self.deadline {
@@ -155,6 +161,9 @@ impl SubmitTask {
         })
     }
 }
+
+/// The beginning of the year 9000. Stores and their drivers do not agree on the last moments that can be told.
+const LATEST: Timestamp = Timestamp::constant(221_845_392_000, 0);
 
 /// Whether so much may be asked of a worker.
 fn check_requires(requires: &Requirements) -> ApiResult<()> {

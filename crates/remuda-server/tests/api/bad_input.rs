@@ -70,6 +70,22 @@ fn cases() -> Vec<Case> {
             "deadline",
         ),
         (
+            "the last deadline that can be told",
+            with("\"deadline\": \"9999-12-30T22:00:00.999999999Z\""),
+            422,
+            "invalid_field",
+            Some("deadline"),
+            "the year 9000",
+        ),
+        (
+            "a start before all",
+            with("\"not_before\": \"-009999-01-02T01:59:59Z\""),
+            422,
+            "invalid_field",
+            Some("not_before"),
+            "1970",
+        ),
+        (
             "workflow_id number",
             with("\"workflow_id\": 7"),
             422,

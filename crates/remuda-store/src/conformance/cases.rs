@@ -52,6 +52,8 @@ macro_rules! conformance_tests {
                 a_failed_task_avoids_the_worker_for_a_while
                 what_avoids_a_worker_hides_nothing
                 behind_all_that_avoids_a_worker_is_what_does_not;
+            moments:
+                the_last_moments_keep_nobody_from_working;
             laning:
                 a_forgotten_lane_comes_back
                 a_tenant_has_so_many_lanes_at_once

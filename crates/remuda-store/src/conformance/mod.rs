@@ -24,6 +24,7 @@ pub mod housekeeping;
 pub mod laning;
 pub mod leasing;
 pub mod losing;
+pub mod moments;
 pub mod origins;
 pub mod owning;
 pub mod queueing;

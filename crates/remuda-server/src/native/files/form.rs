@@ -1,9 +1,11 @@
 //! The form of an upload, read as it comes: the file goes where it is to be kept, whatever fields follow it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use axum::extract::multipart::{Field, Multipart};
-use axum::extract::{FromRequest as _, Request};
+use axum::extract::Request;
+use axum::extract::multipart::Field;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
@@ -14,6 +16,7 @@ use remuda_files::BoxError;
 
 use super::picture;
 use crate::error::ApiError;
+use crate::form;
 use crate::options::Limits;
 use crate::routes::timely;
 use crate::share::Visit;
@@ -105,11 +108,12 @@ pub(super) async fn read(state: &AppState, request: Request, keep: Keep) -> Resu
         return Err(NoForm::TooLarge(limit));
     }
     let patience = state.limits.body_time;
-    let mut form = Multipart::from_request(request, state).await.map_err(|_| NoForm::Bad)?;
+    let mut form = form::Form::read(request).await.map_err(|_| NoForm::Bad)?;
     let mut image = None;
     let mut texts = HashMap::new();
     for _ in 0..MOST_FIELDS {
-        let next = tokio::time::timeout(patience, form.next_field()).await.map_err(|_| NoForm::Bad)?;
+        let taken = form.counter();
+        let next = tokio::time::timeout(patience, form.next()).await.map_err(|_| NoForm::Bad)?;
         let Some(field) = next.map_err(|_| NoForm::Bad)? else {
             return image.map(|image| Form { image, texts }).ok_or(NoForm::Bad);
         };
@@ -119,28 +123,42 @@ pub(super) async fn read(state: &AppState, request: Request, keep: Keep) -> Resu
         match (name.as_deref(), filename) {
             (Some("image"), Some(filename)) if image.is_none() && !filename.is_empty() => {
                 let mime = field.content_type().map(str::to_owned);
-                image = Some(Sent { filename, mime, content: keep_it(state, field, keep, limit).await? });
+                image =
+                    Some(Sent { filename, mime, content: keep_it(state, field, taken, keep, limit).await? });
             }
             // A file without a name cannot be kept.
             (Some("image"), _) if image.is_none() => return Err(NoForm::Bad),
             (Some(name), None) => {
-                let bytes = in_memory(pieces(field, &state.limits), LONGEST_FIELD).await?;
+                let bytes = in_memory(pieces(field, taken, &state.limits), LONGEST_FIELD).await?;
                 let text = String::from_utf8(bytes.into()).map_err(|_| NoForm::Bad)?;
                 texts.entry(name.to_owned()).or_insert(text);
             }
             // What is not asked for is read over.
-            _ => {}
+            _ => {
+                let skipped = tokio::time::timeout(patience, form::skip(field, taken)).await;
+                skipped.map_err(|_| NoForm::Bad)?.map_err(|_| NoForm::Bad)?;
+            }
         }
     }
     Err(NoForm::Bad)
 }
 
-fn pieces(field: Field<'_>, limits: &Limits) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
-    timely(field.map(|chunk| chunk.map_err(BoxError::from)), limits)
+fn pieces(
+    field: Field<'_>,
+    taken: Arc<AtomicUsize>,
+    limits: &Limits,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    timely(form::pieces(field, taken).map(|chunk| chunk.map_err(BoxError::from)), limits)
 }
 
-async fn keep_it(state: &AppState, field: Field<'_>, keep: Keep, limit: u64) -> Result<Content, NoForm> {
-    let pieces = pieces(field, &state.limits);
+async fn keep_it(
+    state: &AppState,
+    field: Field<'_>,
+    taken: Arc<AtomicUsize>,
+    keep: Keep,
+    limit: u64,
+) -> Result<Content, NoForm> {
+    let pieces = pieces(field, taken, &state.limits);
     match keep {
         Keep::InMemory => {
             let longest = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
-use http::StatusCode;
+use http::{StatusCode, header};
 use remuda_core::{Status, Task, TaskInput};
 use remuda_store::{OriginOrder, OriginPage};
 use serde::Deserialize;
@@ -355,7 +355,9 @@ pub(super) async fn one(
     };
     let text = text(&state, task, input, whole).await?;
     let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(streamed(fixed(text)))
+    // Of a known length, so that it is counted until it was read: it may have a graph of many megabytes.
+    let json = [(header::CONTENT_TYPE, "application/json; charset=utf-8")];
+    Ok((json, text).into_response())
 }
 
 fn whole(task: &Task, input: TaskInput) -> serde_json::Result<String> {

@@ -34,8 +34,8 @@ const LONGEST_MESSAGE: usize = 64 << 10;
 /// The first one says what the client understands; a longer one says nothing.
 const LONGEST_SENTENCE: usize = 4 << 10;
 
-/// Pictures below this are not worth counting: the number of sockets bounds them.
-const SMALL_PICTURE: usize = 16 << 10;
+/// As long as no more than this is on its way to a socket, it is not worth counting: the number of sockets bounds it.
+const SMALL: usize = 16 << 10;
 
 /// So many messages are handed over before the client is listened to.
 const BATCH: usize = 64;
@@ -140,7 +140,7 @@ pub(super) async fn open(
 async fn serve(state: AppState, socket: WebSocket, caller: Caller, guest: Arc<Guest>, name: String) {
     let (out, incoming) = socket.split();
     let admission = caller.admission().clone();
-    let mut out = Out { out, state: state.clone(), admission, guest, held: Vec::new() };
+    let mut out = Out { out, state: state.clone(), admission, guest, held: Vec::new(), uncounted: 0 };
     let Some((client, (reader, end))) = state.desk.visit(&state, &caller.tenant, &name, Client::join) else {
         let code = if state.stop.is_cancelled() { GOING_AWAY } else { TRY_AGAIN };
         return out.farewell(code).await;
@@ -168,6 +168,15 @@ async fn serve(state: AppState, socket: WebSocket, caller: Caller, guest: Arc<Gu
     }
 }
 
+/// How many bytes a message brings.
+fn size_of(message: &Message) -> usize {
+    match message {
+        Message::Text(text) => text.len(),
+        Message::Binary(bytes) | Message::Ping(bytes) | Message::Pong(bytes) => bytes.len(),
+        Message::Close(_) => 0,
+    }
+}
+
 /// How a connection ended.
 enum Left {
     /// The client said so.
@@ -183,20 +192,23 @@ struct Out {
     state: AppState,
     /// How long its client may stay.
     admission: Arc<Admission>,
-    /// Who pictures on their way are charged to.
+    /// Who messages on their way are charged to.
     guest: Arc<Guest>,
     /// What they were charged.
     held: Vec<Pass>,
+    /// How many bytes on their way were not charged.
+    uncounted: usize,
 }
 
 impl Out {
     /// Hands a message to the connection. Who does not read holds up nobody but itself.
     async fn feed(&mut self, message: Message) -> Result<(), Left> {
-        if let Message::Binary(bytes) = &message
-            && bytes.len() > SMALL_PICTURE
-        {
+        let size = size_of(&message);
+        if self.uncounted + size <= SMALL {
+            self.uncounted += size;
+        } else {
             // A connection has its own copy until it is written.
-            let room = self.state.memory.wait(&self.guest, bytes.len() as u64, share::PATIENCE);
+            let room = self.state.memory.wait(&self.guest, size as u64, share::PATIENCE);
             let room = tokio::select! {
                 biased;
                 () = self.state.stop.cancelled() => return Err(Left::Stopped),
@@ -205,8 +217,10 @@ impl Out {
             };
             match room {
                 Ok(pass) => self.held.push(pass),
-                // Too much is on its way to its tenant's slow readers already.
-                Err(_) => return Ok(()),
+                // Too much is on its way to its tenant's slow readers already. A picture can be missed.
+                Err(_) if matches!(message, Message::Binary(_)) => return Ok(()),
+                // A text cannot: the client finds it in its mailbox when it comes back.
+                Err(_) => return Err(Left::Broken),
             }
         }
         tokio::select! {
@@ -228,6 +242,7 @@ impl Out {
             flushed = tokio::time::timeout(PATIENCE, self.out.flush()) => match flushed {
                 Ok(Ok(())) => {
                     self.held.clear();
+                    self.uncounted = 0;
                     Ok(())
                 }
                 Ok(Err(_)) | Err(_) => Err(Left::Broken),

@@ -53,7 +53,7 @@ impl Story {
         }
         out.extend(self.behind.drain(..).map(Word::Text));
         for (node, output) in &outputs {
-            let told = held.contains_key(node) || self.told.get(node) == Some(output);
+            let told = held.contains_key(node) || self.was_told(node, output);
             if !told {
                 // A node that another one was expanded into is shown as that one.
                 let display_node = node.split('.').next().unwrap_or(node);

@@ -19,6 +19,7 @@ use super::listen::Listener;
 use super::story::{Story, Word};
 use super::words;
 use crate::changes::Group;
+use crate::routes::said;
 use crate::service::POLL;
 use crate::state::AppState;
 
@@ -316,13 +317,21 @@ impl Narrator {
             let bad = task.status != Status::Completed;
             // Without the graph there is a little less to say.
             let input = if bad { self.state.store.input(id).await.ok().flatten() } else { None };
-            let workflow = input.as_ref().map(|input| input.workflow.get());
-            let mut words = Vec::new();
-            if told.began && task.status == Status::Cancelled {
-                told.story.begin(&mut words);
+            let size = said(&task) + input.as_ref().map_or(0, |input| input.workflow.get().len());
+            let (tenant, at) = (task.tenant.clone(), task.finished_at);
+            let tell = move || {
+                let mut words = Vec::new();
+                if told.began && task.status == Status::Cancelled {
+                    told.story.begin(&mut words);
+                }
+                let workflow = input.as_ref().map(|input| input.workflow.get());
+                told.story.end(&task, workflow, &mut words);
+                words
+            };
+            match self.state.compute_of("telling an end", &tenant, id, size, tell).await {
+                Ok(words) => ends.push((at, words)),
+                Err(error) => error.note(),
             }
-            told.story.end(&task, workflow, &mut words);
-            ends.push((task.finished_at, words));
             self.forget(id);
         }
         // As they ended.

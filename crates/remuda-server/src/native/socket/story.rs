@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use remuda_core::{AttemptNo, TaskId, Timestamp};
 use remuda_frames::{Frame, FrameKind};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::mailbox::Picture;
@@ -24,8 +25,19 @@ const NAMES: usize = 4;
 /// ComfyUI's names are UUIDs, with hyphens or without. What is shorter could be any word of a message.
 const SHORTEST_NAME: usize = 32;
 
-/// So many states of progress wait behind a held message.
+/// So many states of progress wait behind a held message …
 const MOST_BEHIND: usize = 64;
+
+/// … and so many bytes of them.
+const BEHIND_BYTES: usize = 1 << 20;
+
+/// What is longer is not taken apart when it is heard: as values it would take up to a hundred times that room. It is told at the
+/// end, from the record.
+const LONGEST_READ: usize = 64 << 10;
+
+/// The longest id of a node that is remembered, and how many are.
+const LONGEST_NODE: usize = 1024;
+const NODES: usize = 20_000;
 
 /// What a client is told.
 #[derive(Debug, PartialEq)]
@@ -65,8 +77,8 @@ pub(super) struct Story {
     held_so_far: u64,
     /// What came right behind the last held one, and must not overtake it if the end is next.
     pub(super) behind: VecDeque<String>,
-    /// Nodes whose outputs were told, and what they were.
-    pub(super) told: HashMap<String, Value>,
+    /// Nodes whose outputs were told, and a hash of what they were.
+    told: HashMap<String, u64>,
     /// For sockets that get pictures behind their steps.
     plain: Option<Picture>,
     /// The node at work, and those before it.
@@ -88,6 +100,22 @@ struct Executed {
     display_node: Value,
     #[serde(default)]
     output: Value,
+}
+
+/// One that is not taken apart.
+#[derive(Deserialize)]
+struct Long<'a> {
+    node: String,
+    #[serde(borrow, default)]
+    display_node: Option<&'a RawValue>,
+}
+
+impl From<Long<'_>> for Executed {
+    fn from(long: Long<'_>) -> Self {
+        let shown = long.display_node.filter(|text| text.get().len() <= LONGEST_NODE);
+        let display_node = shown.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
+        Self { node: long.node, display_node, output: Value::Null }
+    }
 }
 
 impl Story {
@@ -227,6 +255,11 @@ impl Story {
                 }
             }
             "executed" => self.hear_executed(data, out),
+            "execution_success" | "execution_error" | "execution_interrupted"
+                if data.len() > LONGEST_READ =>
+            {
+                self.inner_end = Some((kind.to_owned(), Value::Null));
+            }
             "execution_success" | "execution_error" | "execution_interrupted" => {
                 let end: Value = serde_json::from_str(&self.renamed(data)).unwrap_or_default();
                 // A blocked branch is an error in the middle, and the prompt goes on.
@@ -241,10 +274,11 @@ impl Story {
             "progress_state" if !self.held.is_empty() => {
                 self.begin(out);
                 // Each tells of all nodes, so that the later ones say what the earlier ones did.
-                if self.behind.len() >= MOST_BEHIND {
-                    self.behind.pop_front();
-                }
                 self.behind.push_back(text);
+                let mut bytes: usize = self.behind.iter().map(String::len).sum();
+                while self.behind.len() > MOST_BEHIND || (bytes > BEHIND_BYTES && self.behind.len() > 1) {
+                    bytes -= self.behind.pop_front().map_or(0, |first| first.len());
+                }
             }
             "progress_state" => {
                 self.begin(out);
@@ -263,19 +297,29 @@ impl Story {
     }
 
     fn hear_executed(&mut self, data: &str, out: &mut Vec<Word>) {
-        let Ok(executed) = serde_json::from_str::<Executed>(&self.renamed(data)) else { return };
-        self.let_pass(out);
-        self.begin(out);
-        let Executed { node, display_node, output } = executed;
-        if has_files(&output) {
-            self.held_so_far += 1;
-            self.held.insert(node, Held { order: self.held_so_far, display_node });
+        let is_long = data.len() > LONGEST_READ;
+        let executed = match is_long {
+            false => serde_json::from_str::<Executed>(&self.renamed(data)),
+            true => serde_json::from_str::<Long<'_>>(data).map(Executed::from),
+        };
+        let Ok(Executed { node, display_node, output }) = executed else { return };
+        if node.len() > LONGEST_NODE || self.held.len() + self.told.len() >= NODES {
             return;
         }
-        if self.told.get(&node) != Some(&output) {
+        self.let_pass(out);
+        self.begin(out);
+        if is_long || has_files(&output) {
+            self.held_so_far += 1;
+            self.held.insert(node, Held { order: self.held_so_far, display_node });
+        } else if !self.was_told(&node, &output) {
             out.push(Word::Text(self.executed(&node, &display_node, &output)));
-            self.told.insert(node, output);
+            self.told.insert(node, digest(&output));
         }
+    }
+
+    /// Whether this is what was told of a node.
+    pub(super) fn was_told(&self, node: &str, output: &Value) -> bool {
+        self.told.get(node).is_some_and(|told| *told == digest(output))
     }
 
     /// `executed`, as the client sees it.
@@ -356,6 +400,13 @@ fn now() -> i64 {
 }
 
 /// Whether it names a file.
+/// A hash of a value.
+fn digest(value: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
 fn has_files(output: &Value) -> bool {
     match output {
         Value::Object(fields) => {

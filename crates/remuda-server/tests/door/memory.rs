@@ -73,6 +73,26 @@ async fn unread_answers_are_refused_to_who_has_most_and_free_when_their_reader_i
 }
 
 #[tokio::test]
+async fn an_answer_of_one_piece_is_counted_until_it_was_read() {
+    let (gateway, greedy, modest) = gateway(BOUND).await;
+    for key in [&greedy, &modest] {
+        let put = gateway.post("/userdata/f.bin").bearer_auth(key).body("x".repeat(LARGE)).send();
+        assert!(put.await.unwrap().status().is_success());
+    }
+    let mut unread: Vec<TcpStream> = Vec::new();
+    let mut statuses = Vec::new();
+    for _ in 0..12 {
+        let mut stream = ask(&gateway, &greedy, "/userdata/f.bin").await;
+        statuses.push(status_within(&mut stream, BOUND).await.unwrap());
+        unread.push(stream);
+    }
+    let held = statuses.iter().filter(|status| **status == 200).count();
+    assert!(held <= 6 && statuses.contains(&503), "three quarters of the memory, and not more: {statuses:?}");
+    let read = gateway.get("/userdata/f.bin").bearer_auth(&modest).send().await.unwrap();
+    assert_eq!(read.bytes().await.unwrap().len(), LARGE);
+}
+
+#[tokio::test]
 async fn many_readers_of_one_graph_have_the_same_bytes() {
     let (gateway, greedy, _) = gateway(BOUND).await;
     let id = submit(&gateway, &greedy).await;

@@ -296,3 +296,30 @@ fn the_name_that_an_old_comfyui_chose_itself_is_replaced_and_no_other_word() {
     assert_eq!(told[0]["data"], json!({"prompt_id": "1", "value": 1}));
     assert_eq!(told[1]["data"], json!({"prompt_id": NAME, "value": 11, "max": 20, "node": "1"}));
 }
+
+#[test]
+fn a_long_output_is_told_at_the_end_and_not_taken_apart_before() {
+    let values = vec![json!({"": 0}); 100_000];
+    let mut teller = Teller::new(Status::Completed);
+    let heard = teller.say(1, "executed", json!({"node": "7", "output": {"text": values}})).heard();
+    let kinds: Vec<&str> = heard.iter().map(|word| word["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["status", "execution_start", "execution_cached"]);
+    let outputs = json!({"7": {"text": values}});
+    teller.task.result = Some(TaskResult { outputs: outputs.into(), ..TaskResult::default() });
+    let told = teller.end();
+    let executed: Vec<&Value> = told.iter().filter(|word| word["type"] == "executed").collect();
+    assert_eq!(executed.len(), 1);
+    assert_eq!(executed[0]["data"]["output"]["text"].as_array().unwrap().len(), values.len());
+}
+
+#[test]
+fn what_waits_behind_a_held_message_is_bounded() {
+    let mut teller = Teller::new(Status::Completed);
+    teller.say(1, "executed", json!({"node": "7", "output": {"images": [{"filename": "a.png"}]}}));
+    for n in 0..40 {
+        teller.say(1, "progress_state", json!({"nodes": "x".repeat(1 << 20), "n": n}));
+    }
+    let behind: usize = teller.story.behind.iter().map(String::len).sum();
+    assert!(behind < 3 << 20, "{behind}");
+    assert!(teller.story.behind.back().is_some_and(|last| last.contains("39")));
+}

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Dialect, KeyId, KeyRecord, NewTask, Origin, OwnerId, Scope, Sha256, Status, TaskId, TaskResult, Tenant,
-    Timestamp, WorkerId, WorkerSpec,
+    Capabilities, Dialect, KeyId, KeyRecord, NewTask, Origin, OwnerId, Requirements, Scope, Sha256, Status,
+    TaskId, TaskResult, Tenant, Timestamp, WorkerId, WorkerSpec,
 };
 use remuda_store::{
     Acquired, AdoptRequest, ClaimRequest, Options, OriginOrder, OriginQuery, SqliteStore, Store,
@@ -284,4 +284,47 @@ async fn a_sidecar_keeps_what_it_held_before_the_upgrade() {
     let store = open(&old).await;
     let again = store.inherit(sidecar, KeyId(Uuid::from_u128(11)), Duration::ZERO).await;
     assert!(again.expect("it answers"), "it stays the first key's");
+}
+
+/// The name that the first releases gave to the lane of tasks for workers with the label `a100`.
+const FORMER_LANE: &str = "54b4bf0866d194b4";
+
+/// Lanes have other names today. Tasks that wait under a former name are found by what they ask for, in their turn among those
+/// that came later.
+#[tokio::test]
+async fn tasks_in_lanes_of_former_names_are_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (new, old) = (folder.path().join("new.db"), folder.path().join("remuda.db"));
+    let asks = || Requirements { labels: ["a100".to_owned()].into(), ..Requirements::default() };
+    let asking = || {
+        let mut new = new_task();
+        new.input.requires = asks();
+        new
+    };
+    let store = open(&new).await;
+    let before = store.submit(asking()).await.expect("it is taken in").task().clone();
+    store.close().await;
+    as_first_version(&new, &old);
+    let raw = Connection::open(&old).expect("it opens");
+    for change in ["UPDATE lane SET id = ?1 WHERE id = ?2", "UPDATE task SET lane = ?1 WHERE lane = ?2"] {
+        raw.execute(change, params![FORMER_LANE, before.lane.as_str()]).expect("it writes");
+    }
+    raw.execute("UPDATE input SET lane = ?", [FORMER_LANE]).expect("it writes");
+    drop(raw);
+
+    let store = open(&old).await;
+    let after = store.submit(asking()).await.expect("it is taken in").task().clone();
+    assert_eq!(after.lane, before.lane, "under the name of today");
+    let hand = acquire(&store).await;
+    assert_eq!(store.claim(hand.clone()).await.expect("it answers"), None, "this worker has no such label");
+    let labels = asks().labels;
+    let able =
+        ClaimRequest { capabilities: Arc::new(Capabilities { labels, ..Capabilities::default() }), ..hand };
+    for id in [before.id, after.id] {
+        let claim = store.claim(able.clone()).await.expect("it answers").expect("it is ready");
+        assert_eq!((claim.task.id, &claim.input.requires), (id, &asks()));
+        let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
+        store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
+    }
+    assert!(store.lanes().await.expect("it lists").is_empty(), "both are forgotten");
 }

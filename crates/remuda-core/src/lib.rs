@@ -14,6 +14,7 @@ mod lease;
 mod origin;
 mod outputs;
 mod priority;
+pub mod quota;
 mod requires;
 pub mod schedule;
 pub mod secrets;

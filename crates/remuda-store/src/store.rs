@@ -34,7 +34,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     // --- Tasks -----------------------------------------------------------------------------------------------
 
-    /// Takes a task in. When an idle worker waits for it, it is claimed in the same commit.
+    /// Takes a task in. When an idle worker waits for it, it is claimed in the same commit. [`crate::Error::OverLimit`] when its
+    /// tenant has all that one may have; what was taken in before is told all the same.
     async fn submit(&self, new: NewTask) -> Result<Submitted>;
 
     /// The task that a submission under this idempotency key made, and the hash of its request. What is known before
@@ -204,7 +205,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Makes a key useless from now on.
     async fn revoke_key(&self, id: KeyId) -> Result<KeyRecord>;
 
-    /// Keeps what is known of an uploaded file.
+    /// How many bytes a tenant may still bring before it has all that one may have.
+    async fn room(&self, tenant: &Tenant) -> Result<u64>;
+
+    /// Keeps what is known of an uploaded file. [`crate::Error::OverLimit`] when its content is new and there is no room for it.
     async fn add_asset(&self, asset: Asset) -> Result<()>;
 
     /// An uploaded file of a tenant, by its content.

@@ -60,6 +60,10 @@ macro_rules! conformance_tests {
                 lanes_that_nobody_fits_are_in_nobodys_way
                 what_a_task_came_with_outlives_its_lane
                 a_position_among_many_lanes_is_estimated;
+            limiting:
+                a_tenant_has_so_many_waiting_tasks
+                a_tenant_stores_so_many_bytes
+                many_at_once_do_not_get_by_a_quota;
             claiming:
                 a_claim_is_recorded_before_it_is_given
                 the_last_attempts_are_told
@@ -186,6 +190,8 @@ mod tests {
             include_str!("submitting.rs"),
             include_str!("origins.rs"),
             include_str!("queueing.rs"),
+            include_str!("laning.rs"),
+            include_str!("limiting.rs"),
             include_str!("claiming.rs"),
             include_str!("leasing.rs"),
             include_str!("losing.rs"),

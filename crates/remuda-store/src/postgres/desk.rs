@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rand::RngExt as _;
+use remuda_core::quota::Usage;
 use remuda_core::schedule::{Candidate, Want, assign};
 use remuda_core::transition::{self, Claimer, Ending};
 use remuda_core::{
@@ -16,7 +17,7 @@ use super::inner::Inner;
 use super::load::Loaded;
 use super::queue::{Answer, Command, Parked, Work};
 use super::save::{Idem, Save};
-use crate::options::too_many_lanes;
+use crate::options::{admit, too_many_lanes};
 use crate::{EndReply, Error, Result, Submitted};
 
 /// What became of one command.
@@ -140,6 +141,9 @@ impl Desk<'_> {
         }
         let lane = new.input.requires.lane();
         let most = self.inner.sessions.options().max_lanes;
+        if let Err(over) = self.may_have(new, loaded) {
+            return Outcome::Answer(Err(over));
+        }
         if !seen.may_enter(&new.tenant, &lane, loaded, most) {
             return Outcome::Answer(Err(too_many_lanes(most)));
         }
@@ -172,6 +176,20 @@ impl Desk<'_> {
         }
         self.save.submitted(task.clone(), new.input.clone(), event);
         Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
+    }
+
+    /// Whether its tenant may have this task, too. Batches under way at the same moment do not see each other.
+    fn may_have(&self, new: &NewTask, loaded: &Loaded) -> Result<()> {
+        let quota = &self.inner.sessions.options().quota;
+        if quota.is_none() {
+            return Ok(());
+        }
+        let read = loaded.usage.get(&new.tenant).copied();
+        let before = read.unwrap_or_else(|| self.inner.usages.known(&new.tenant));
+        let adds = self.save.adds(&new.tenant);
+        let has = Usage { waiting: before.waiting + adds.waiting, bytes: before.bytes + adds.bytes };
+        let more = Usage { waiting: 1, bytes: new.input.stored_bytes(new.metadata.as_ref()) };
+        admit(quota, has, more)
     }
 
     fn end(&mut self, task: &mut Task, ending: &Ending) -> Result<EndReply> {

@@ -335,6 +335,11 @@ impl Store for PostgresStore {
         self.inner.add_asset(&asset).await
     }
 
+    async fn room(&self, tenant: &Tenant) -> Result<u64> {
+        let _turn = self.inner.turn().await?;
+        self.inner.room(tenant).await
+    }
+
     async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
         let _turn = self.inner.turn().await?;
         self.inner.asset(tenant, sha256).await

@@ -267,12 +267,13 @@ impl Store for SqliteStore {
     async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
         self.settings.secrets().seal_task(&mut new).await?;
         let size = turns::size_of_input(&new.input);
+        let bytes = new.input.stored_bytes(new.metadata.as_ref());
         let (laid, _turn) = match size > pieces::PIECE {
             true => (Some(self.lay_down_input(&mut new).await?), None),
             false => (None, self.turns.take(size).await?),
         };
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Submit(Box::new(Submit { new, laid, _turn, done: None, reply }))).await?;
+        self.send(Command::Submit(Box::new(Submit { new, bytes, laid, _turn, done: None, reply }))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -541,6 +542,11 @@ impl Store for SqliteStore {
 
     async fn add_asset(&self, asset: Asset) -> Result<()> {
         self.write(move |batch| batch.add_asset(&asset)).await
+    }
+
+    async fn room(&self, tenant: &Tenant) -> Result<u64> {
+        let (tenant, quota) = (tenant.clone(), *self.settings.quota());
+        Ok(quota.room(self.look(move |db| reads::usage(db, &tenant)).await?))
     }
 
     async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {

@@ -13,7 +13,10 @@ use remuda_core::{
     Capabilities, Dialect, KeyId, NewTask, Origin, OwnerId, Requirements, Status, TaskId, TaskResult,
     WorkerId, WorkerSpec,
 };
-use remuda_store::{Acquired, AdoptRequest, ClaimRequest, Options, PostgresStore, Store};
+use remuda_store::{
+    Acquired, AdoptRequest, ClaimRequest, Options, PostgresStore, RunnerStore as _, Store, TaskStore as _,
+    WorkerStore as _,
+};
 use serde_json::value::RawValue;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;

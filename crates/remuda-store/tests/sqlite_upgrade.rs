@@ -12,7 +12,8 @@ use remuda_core::{
     TaskId, TaskResult, Tenant, Timestamp, WorkerId, WorkerSpec,
 };
 use remuda_store::{
-    Acquired, AdoptRequest, ClaimRequest, Options, OriginOrder, OriginQuery, SqliteStore, Store,
+    Acquired, AdoptRequest, ClaimRequest, KeyStore as _, Options, OriginOrder, OriginQuery, RunnerStore as _,
+    SqliteStore, Store, TaskStore as _, WorkerStore as _,
 };
 use rusqlite::{Connection, params};
 use serde_json::value::RawValue;

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::quota::Quota;
 use remuda_core::transition::Ending;
 use remuda_core::{
     Capabilities, Dialect, KeyId, KeyRecord, NewTask, Origin, OwnerId, Requirements, Scope, Sha256, Status,
     TaskId, TaskResult, Tenant, Timestamp, WorkerId, WorkerSpec,
 };
 use remuda_store::{
-    Acquired, AdoptRequest, ClaimRequest, KeyStore as _, Options, OriginOrder, OriginQuery, RunnerStore as _,
-    SqliteStore, Store, TaskStore as _, WorkerStore as _,
+    Acquired, AdoptRequest, ClaimRequest, DocumentStore as _, KeyStore as _, Options, OriginOrder,
+    OriginQuery, RunnerStore as _, SqliteStore, Store, TaskStore as _, WorkerStore as _,
 };
 use rusqlite::{Connection, params};
 use serde_json::value::RawValue;
@@ -328,4 +329,33 @@ async fn tasks_in_lanes_of_former_names_are_served() {
         store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
     }
     assert!(store.lanes().await.expect("it lists").is_empty(), "both are forgotten");
+}
+
+/// The former program knows of no quota, and what it takes in and forgets counts all the same where that is known.
+#[tokio::test]
+async fn what_the_former_program_brings_and_forgets_counts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remuda.db");
+    let limited = Options { quota: Quota { waiting: 0, bytes: 1000 }, ..options() };
+    let open = async || SqliteStore::open(&path, limited.clone()).await.expect("it opens");
+    let tenant = Tenant::default_tenant();
+    let store = open().await;
+    let first = store.submit(new_task()).await.expect("it is taken in").task().id;
+    store.submit(new_task()).await.expect("it is taken in");
+    let each = new_task().input.stored_bytes(None).unsigned_abs();
+    assert_eq!(store.room(&tenant).await.expect("it answers"), 1000 - 2 * each);
+    store.close().await;
+
+    let raw = Connection::open(&path).expect("it opens");
+    raw.execute("DELETE FROM task WHERE id = ?", [first.0.as_bytes()]).expect("it forgets");
+    let asset = "INSERT INTO asset (tenant, sha256, key, filename, mime, size, created_at) \
+        VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key, mime = excluded.mime, \
+        size = excluded.size, created_at = excluded.created_at";
+    for name in ["a.png", "b.png", "a.png"] {
+        let row = params!["default", Sha256::of(b"x").0, "assets/x", name, "image/png", 100, 0];
+        raw.execute(asset, row).expect("it keeps an asset");
+    }
+    drop(raw);
+    let store = open().await;
+    assert_eq!(store.room(&tenant).await.expect("it answers"), 1000 - each - 100);
 }

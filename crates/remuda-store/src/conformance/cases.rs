@@ -21,6 +21,7 @@ macro_rules! conformance_tests {
                 an_unknown_task_is_not_there
                 the_same_id_again_is_the_same_task
                 the_same_key_again_is_the_same_task_or_a_conflict
+                of_a_known_id_and_a_known_key_the_key_counts
                 of_equal_submissions_at_once_one_is_new
                 lists_are_newest_first_in_pages
                 a_page_ends_where_it_has_much_text
@@ -125,6 +126,7 @@ macro_rules! conformance_tests {
                 a_released_worker_is_free
                 who_let_go_of_a_worker_gets_nothing_for_it
                 a_worker_that_ran_out_is_taken_over
+                a_worker_that_ran_out_while_the_store_was_away_is_kept
                 of_many_one_gets_the_worker
                 workers_are_listed_and_forgotten;
             owning:

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use postgres_types::{Json, Type};
 use remuda_core::quota::{Quota, Usage};
-use remuda_core::schedule::Candidate;
-use remuda_core::{Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp};
+use remuda_core::schedule::{Ahead, Candidate, avoids};
+use remuda_core::{
+    Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp, WorkerId,
+};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
@@ -61,14 +63,6 @@ impl<'a> Needs<'a> {
         }
         self.lanes.insert(lane);
     }
-}
-
-/// A task that waits in the queue of a worker behind another.
-#[derive(Debug)]
-pub(super) struct Ahead {
-    pub(super) candidate: Candidate,
-    pub(super) worker: String,
-    pub(super) wanted: bool,
 }
 
 /// What was read.
@@ -297,19 +291,18 @@ pub(super) async fn ahead(client: &Client, now: Timestamp) -> Result<Vec<Ahead>,
 fn ahead_row(row: &Row, now: Timestamp) -> Result<Ahead, Fault> {
     let corrupt = |error: &dyn std::fmt::Display| Error::Corrupt(error.to_string());
     let priority: i16 = get(row, 5)?;
-    let avoid: Option<String> = get(row, 8)?;
-    let until: Option<Timestamp> = get(row, 9)?;
-    let avoid = avoid.filter(|_| until.is_some_and(|until| until > now));
+    let name = |name: String| WorkerId::new(name).map_err(|error| corrupt(&error));
+    let avoid = get::<Option<String>>(row, 8)?.map(name).transpose()?;
     let candidate = Candidate {
         id: TaskId(get(row, 0)?),
         lane: LaneId::from_stored(get(row, 3)?),
         rank: get(row, 4)?,
         priority: remuda_core::Priority::new(i64::from(priority)).map_err(|error| corrupt(&error))?,
         affinity: get(row, 6)?,
-        avoid: avoid.map(remuda_core::WorkerId::new).transpose().map_err(|error| corrupt(&error))?,
+        avoid: avoids(avoid, get(row, 9)?, now),
         since: get(row, 7)?,
     };
-    Ok(Ahead { candidate, worker: get(row, 1)?, wanted: get(row, 2)? })
+    Ok(Ahead { candidate, worker: name(get(row, 1)?)?, wanted: get(row, 2)? })
 }
 
 /// Looks deeper into the lanes: what is in front may not be for these workers.

@@ -90,10 +90,11 @@ impl Batch<'_> {
         let Some((request, task)) = found else {
             return Ok(None);
         };
-        if request != idempotency.request {
-            return Err(Error::Conflict { task }.into());
+        let before = transition::made_before(new, Some((request, task)), None);
+        match before.map_err(|task| Error::Conflict { task })? {
+            Some(task) => Ok(self.load(task)?.map(|found| found.task)),
+            None => Ok(None),
         }
-        Ok(self.load(task)?.map(|found| found.task))
     }
 
     /// Whether a tenant may have so much more in the store.
@@ -189,5 +190,7 @@ impl Batch<'_> {
 
 /// A task with the id of another tenant's is no repetition.
 fn own(new: &NewTask, before: Task) -> Outcome<Task> {
-    if before.tenant == new.tenant { Ok(before) } else { Err(Error::Conflict { task: before.id }.into()) }
+    let made = transition::made_before(new, None, Some(&before.tenant));
+    made.map_err(|task| Error::Conflict { task })?;
+    Ok(before)
 }

@@ -13,11 +13,11 @@ use crate::{Acquired, Descriptions, Registrant, Result, WorkerStore};
 #[async_trait]
 impl WorkerStore for SqliteStore {
     async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
-        self.write(move |batch| batch.acquire_worker(&spec, owner)).await
+        self.write(move |batch| batch.acquire_worker(&spec, owner, None)).await
     }
 
     async fn register_worker(&self, spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired> {
-        self.write(move |batch| batch.register_worker(&spec, owner, &by)).await
+        self.write(move |batch| batch.acquire_worker(&spec, owner, Some(&by))).await
     }
 
     async fn inherit(&self, owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool> {

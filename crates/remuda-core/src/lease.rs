@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{AttemptNo, Fence, OwnerId, Status, Task, TaskId, TaskInput, Timestamp, WorkerId};
+use crate::{AttemptNo, Fence, OwnerId, Policy, Status, Task, TaskId, TaskInput, Timestamp, WorkerId};
 
 /// How far a running task is. A note on the lease, not a state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -106,6 +106,20 @@ impl Lease {
         LeaseRef { task: self.task, fence: self.fence }
     }
 
+    /// Its holder says how far it is, and has it for another while. `progress` is the part that is done, 0 to 1. What ComfyUI
+    /// works on is not wanted elsewhere any more.
+    ///
+    /// A store that renews many with one statement says the same there.
+    pub fn renew(&mut self, now: Timestamp, policy: &Policy, phase: Phase, progress: f64) {
+        self.until = now.checked_add(policy.lease).unwrap_or(Timestamp::MAX);
+        self.phase = phase;
+        self.progress = progress;
+        if phase == Phase::Rendering {
+            self.rendering_since.get_or_insert(now);
+        }
+        self.wanted &= phase < Phase::Rendering;
+    }
+
     /// Whether a process that drives a worker takes over the attempt under way: one of its own from before it was started,
     /// which it does not know of, or one of another whose lease ran out.
     pub fn is_for(&self, owner: OwnerId, worker: &WorkerId, known: bool, ran_out: bool) -> bool {
@@ -155,8 +169,8 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
+    use crate::NewTask;
     use crate::transition::{self, Claimer, Ending};
-    use crate::{NewTask, Policy};
 
     fn running() -> (Task, Lease) {
         let new = NewTask::new(RawValue::from_string("{}".to_owned()).unwrap());
@@ -188,6 +202,27 @@ mod tests {
         transition::end(&mut task, Timestamp::UNIX_EPOCH, &Policy::default(), Ending::Cancelled, 0.0);
         assert_eq!(of(&task, Some(mine), mine), Standing::Held);
         assert_eq!(of(&task, Some(mine), other), Standing::Fenced);
+    }
+
+    #[test]
+    fn a_renewed_lease_knows_since_when_it_renders_and_is_then_not_wanted() {
+        let (policy, mut lease) = (Policy::default(), running().1);
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        lease.wanted = true;
+        lease.renew(at(10), &policy, Phase::Submitted, 0.0);
+        assert_eq!((lease.wanted, lease.rendering_since), (true, None));
+        assert_eq!(lease.until, at(10).checked_add(policy.lease).unwrap());
+        lease.renew(at(20), &policy, Phase::Rendering, 0.25);
+        lease.renew(at(30), &policy, Phase::Rendering, 0.5);
+        assert_eq!((lease.wanted, lease.rendering_since), (false, Some(at(20))));
+        lease.renew(at(40), &policy, Phase::Collecting, 1.0);
+        assert_eq!(
+            (lease.phase, lease.progress, lease.rendering_since),
+            (Phase::Collecting, 1.0, Some(at(20)))
+        );
+        assert!(!lease.wanted);
+        lease.renew(Timestamp::MAX, &policy, Phase::Collecting, 1.0);
+        assert_eq!(lease.until, Timestamp::MAX);
     }
 
     #[test]

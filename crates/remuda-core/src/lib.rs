@@ -2,6 +2,7 @@
 //!
 #![doc = include_str!("../README.md")]
 
+pub mod acquire;
 mod attempt;
 mod event;
 mod failure;
@@ -14,6 +15,7 @@ mod lease;
 mod origin;
 mod outputs;
 mod priority;
+pub mod quota;
 mod requires;
 pub mod schedule;
 pub mod secrets;
@@ -30,7 +32,7 @@ pub use harm::{Harm, HarmKind, Harmed};
 pub use ids::{AttemptNo, Fence, IdError, Installation, OwnerId, Sha256, TaskId, Tenant, Version, WorkerId};
 pub use json_text::JsonText;
 pub use keys::{ApiKey, KeyId, KeyRecord, Scope, Scopes};
-pub use lease::{Claim, Lease, LeaseRef, Phase, Progress};
+pub use lease::{Claim, Lease, LeaseRef, Phase, Progress, Standing};
 pub use origin::{Dialect, Origin, PromptExtra};
 pub use outputs::{OutputFile, TaskResult};
 pub use priority::{Priority, PriorityError};

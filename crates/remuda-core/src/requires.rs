@@ -207,14 +207,20 @@ mod tests {
         }
     }
 
+    /// Stores keep these names. They were computed apart from this code.
     #[test]
     fn a_lane_has_its_name_for_ever() {
-        let requires = Requirements {
-            labels: ["a100".to_owned()].into(),
-            nodes: ["KSampler".to_owned(), "VAEDecode".to_owned()].into(),
-            models: ["ü\"\n.safetensors".to_owned()].into(),
+        let check = |labels: &[&str], nodes: &[&str], models: &[&str], name: &str| {
+            let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let requires = Requirements { labels: set(labels), nodes: set(nodes), models: set(models) };
+            assert_eq!(requires.lane().as_str(), name, "{requires:?}");
         };
-        assert_eq!(requires.lane().as_str(), "86508a3b97e1b7fdb370e15ec788335d");
+        check(&[], &[], &[], "any");
+        check(&["a100"], &[], &[], "f26d5cbaf5e474687eba6bedbfae0ee0");
+        check(&["pool=a", "a100"], &[], &["flux.safetensors"], "6ff847a1afc2a7954695cea9a1ad7e44");
+        check(&[], &[""], &[], "49293309d25cafc914c11063c2d1cd28");
+        let model = "ü\"\n.safetensors";
+        check(&["a100"], &["KSampler", "VAEDecode"], &[model], "86508a3b97e1b7fdb370e15ec788335d");
     }
 
     #[test]

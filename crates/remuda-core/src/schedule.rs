@@ -134,6 +134,36 @@ pub fn assign<W: Borrow<Want>>(candidates: &[Candidate], wants: &[W], now: Times
     given
 }
 
+/// A task that waits in a busy worker's own queue, behind another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ahead {
+    /// As if it could be claimed.
+    pub candidate: Candidate,
+    /// In whose queue it waits.
+    pub worker: WorkerId,
+    /// It was asked for before, for an idle worker, and is on its way.
+    pub wanted: bool,
+}
+
+/// The task that an idle worker for whom there is nothing should get from another's queue: the index of one that was asked for
+/// before, or else of the first one that it could run. `ahead` comes in the order of the queue; those in `expected` are for
+/// other idle workers.
+pub fn want_back(ahead: &[Ahead], want: &Want, expected: &BTreeSet<TaskId>) -> Option<usize> {
+    let could = |waits: &Ahead| {
+        waits.worker != want.worker
+            && waits.candidate.avoid.as_ref() != Some(&want.worker)
+            && want.lanes.contains(&waits.candidate.lane)
+            && !expected.contains(&waits.candidate.id)
+    };
+    let asked = ahead.iter().position(|waits| waits.wanted && could(waits));
+    asked.or_else(|| ahead.iter().position(could))
+}
+
+/// The worker that a task avoids at this moment.
+pub fn avoids(worker: Option<WorkerId>, until: Option<Timestamp>, now: Timestamp) -> Option<WorkerId> {
+    worker.filter(|_| until.is_some_and(|until| until > now))
+}
+
 fn choose(candidates: &[Candidate], taken: &[bool], want: &Want, now: Timestamp) -> Option<usize> {
     let mut fitting = (0..candidates.len()).filter(|&index| {
         let candidate = &candidates[index];

@@ -21,7 +21,8 @@ use uuid::Uuid;
 
 use crate::{
     Attempt, AttemptOutcome, EventKind, Failure, FailureClass, Lease, NewTask, OwnerId, PendingReason, Phase,
-    Policy, Requirements, Status, Task, TaskEvent, TaskResult, Timestamp, Verdict, WorkerId,
+    Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId, TaskResult, Tenant, Timestamp, Verdict,
+    WorkerId,
 };
 
 /// How a runner says that an attempt ended.
@@ -129,6 +130,26 @@ fn finish(task: &mut Task, now: Timestamp, status: Status) {
     task.status = status;
     task.reason = None;
     task.finished_at = Some(now);
+}
+
+/// The task that an earlier submission of the same made: one with its idempotency key, or else one with its id. `by_key` is
+/// what is known of the key, with the hash of its request; `by_id` the tenant of the task with this id. An error names the
+/// task that is in the way: the key was used for another request, or the id is another tenant's.
+pub fn made_before(
+    new: &NewTask,
+    by_key: Option<(Sha256, TaskId)>,
+    by_id: Option<&Tenant>,
+) -> Result<Option<TaskId>, TaskId> {
+    match (&new.idempotency, by_key) {
+        (Some(known), Some((request, task))) if request == known.request => return Ok(Some(task)),
+        (Some(_), Some((_, task))) => return Err(task),
+        _ => {}
+    }
+    match by_id {
+        None => Ok(None),
+        Some(tenant) if *tenant == new.tenant => Ok(Some(new.id)),
+        Some(_) => Err(new.id),
+    }
 }
 
 /// A new task, with the rank and the cost that the queue gave it.

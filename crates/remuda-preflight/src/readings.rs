@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use comfyui::{ObjectInfo, lenient};
 use remuda_core::{KeyId, Sha256, Timestamp, Worker, WorkerId};
-use remuda_store::Store;
+use remuda_store::WorkerStore;
 use tokio::sync::Notify;
 
 /// How much text of descriptions is kept parsed. One key has a quarter of it.
@@ -222,7 +222,7 @@ impl Inner {
 /// The descriptions that were read, and those that are to be.
 #[derive(Debug)]
 pub(super) struct Readings {
-    store: Arc<dyn Store>,
+    store: Arc<dyn WorkerStore>,
     inner: Mutex<Inner>,
     /// One reads at a time.
     reader: Arc<tokio::sync::Mutex<()>>,
@@ -230,7 +230,7 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+    pub(super) fn new(store: Arc<dyn WorkerStore>) -> Self {
         Self { store, inner: Mutex::default(), reader: Arc::default(), read: Notify::new() }
     }
 

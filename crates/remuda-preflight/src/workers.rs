@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comfyui::ObjectInfo;
 use comfyui::object_info::has_model_ending;
 use remuda_core::{Capabilities, Health, Requirements, Sha256, Timestamp, Worker, WorkerId};
-use remuda_store::{Result, Store};
+use remuda_store::{Result, WorkerStore};
 
 use super::readings::{self, Readings};
 
@@ -39,13 +39,13 @@ impl KnownWorker {
 
 #[derive(Debug)]
 pub(super) struct Known {
-    store: Arc<dyn Store>,
+    store: Arc<dyn WorkerStore>,
     list: Mutex<Option<(Instant, Arc<Vec<KnownWorker>>)>>,
     readings: Arc<Readings>,
 }
 
 impl Known {
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+    pub(super) fn new(store: Arc<dyn WorkerStore>) -> Self {
         let readings = Arc::new(Readings::new(Arc::clone(&store)));
         Self { store, list: Mutex::default(), readings }
     }

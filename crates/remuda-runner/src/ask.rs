@@ -14,7 +14,7 @@ use comfyui::lenient;
 use futures_util::StreamExt as _;
 use remuda_core::{Health, OwnerId, Worker, WorkerId};
 use remuda_pool::{NotDone, Pool, Work};
-use remuda_store::Store;
+use remuda_store::WorkerStore;
 use reqwest::header::{self, HeaderMap};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
@@ -181,7 +181,7 @@ impl Asker {
 
     /// The workers that this process drives, those left out that are known not to answer. Which they are and where they
     /// answer is this process's own knowledge: a row of the store may be somebody else's word.
-    pub async fn driven(&self, store: &dyn Store) -> remuda_store::Result<Vec<Driven>> {
+    pub async fn driven(&self, store: &dyn WorkerStore) -> remuda_store::Result<Vec<Driven>> {
         let Some(owner) = self.owner else { return Ok(Vec::new()) };
         let workers = store.workers().await?;
         let mine = workers.into_iter().filter(|worker| worker.owner == owner);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use remuda_core::{ApiKey, KeyId, KeyRecord, Scopes, Tenant};
-use remuda_store::{Clock as _, Store, SystemClock};
+use remuda_store::{Clock as _, KeyStore, SystemClock};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -120,7 +120,7 @@ impl KeysHandle {
 }
 
 /// Does it on a store. For `remuda keys` when no server runs, and for the server itself.
-pub async fn perform(store: &dyn Store, request: KeyRequest) -> remuda_store::Result<KeyReply> {
+pub async fn perform(store: &dyn KeyStore, request: KeyRequest) -> remuda_store::Result<KeyReply> {
     match request {
         KeyRequest::Make { name, .. } if name.len() > MAX_NAME || name.chars().any(char::is_control) => {
             Ok(KeyReply::Refused {

@@ -32,4 +32,4 @@ pub use requests::{
     OriginQuery, Page, Position, Registrant, Submitted, Tidied, WorkerBeat,
 };
 pub use sqlite::SqliteStore;
-pub use store::Store;
+pub use store::{DocumentStore, HousekeepingStore, KeyStore, RunnerStore, Store, TaskStore, WorkerStore};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::quota::{OverQuota, Quota, Usage};
 use remuda_core::{OwnerId, Policy};
 
 use crate::{Clock, Error, Keyring};
@@ -22,6 +23,8 @@ pub struct Options {
     /// How many different requirements the unfinished tasks of one tenant may have: 1,000. Each is a lane, which is kept in
     /// memory and looked at.
     pub max_lanes: u64,
+    /// How many tasks of one tenant may wait, and how many bytes its tasks and assets may take: 10,000,000 and 10 TiB.
+    pub quota: Quota,
     /// Instead of the machine's (SQLite) or the database's (PostgreSQL).
     pub clock: Option<Arc<dyn Clock>>,
     /// Under which secrets are sealed. Without a key tasks that bring secrets are refused.
@@ -39,6 +42,7 @@ impl Options {
             settle,
             documents: DocumentLimits::default(),
             max_lanes: 1_000,
+            quota: Quota { waiting: 10_000_000, bytes: 10 << 40 },
             clock: None,
             secrets: Keyring::default(),
         }
@@ -52,6 +56,17 @@ pub(crate) fn too_many_lanes(most: u64) -> Error {
          some have ended, or ask for one of those"
     );
     Error::OverLimit { limit: "tasks.max_lanes", message }
+}
+
+/// Whether a tenant that has this much may have so much more.
+pub(crate) fn admit(quota: &Quota, has: Usage, more: Usage) -> Result<(), Error> {
+    quota.admit(has, more).map_err(|over| {
+        let limit = match over {
+            OverQuota::Waiting(_) => "tasks.max_waiting",
+            OverQuota::Bytes(_) => "tasks.max_stored",
+        };
+        Error::OverLimit { limit, message: over.to_string() }
+    })
 }
 
 /// How many documents one tenant may keep, and how large they may be together.

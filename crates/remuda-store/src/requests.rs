@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant,
-    Timestamp, Version, Worker, WorkerId, WorkerReport,
+    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, TaskResult,
+    Tenant, Timestamp, Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -298,6 +298,14 @@ pub struct EndReply {
     pub discarded: bool,
     /// The same report had come through before.
     pub repeated: bool,
+}
+
+impl EndReply {
+    /// To a report that came through before and left the task like this.
+    pub(crate) fn again(task: &Task, brings: Option<&TaskResult>) -> Self {
+        let discarded = brings.is_some() && task.result.is_none();
+        Self { status: task.status, discarded, repeated: true }
+    }
 }
 
 /// Who registers a worker from elsewhere.

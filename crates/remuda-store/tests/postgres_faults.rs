@@ -12,7 +12,8 @@ use remuda_core::{
     Claim, Fence, LeaseRef, NewTask, OwnerId, Phase, Status, Task, TaskId, TaskResult, WorkerId, WorkerSpec,
 };
 use remuda_store::{
-    Acquired, AdoptRequest, BeatRequest, ClaimRequest, Error, LeaseBeat, Options, PostgresStore, Store,
+    Acquired, AdoptRequest, BeatRequest, ClaimRequest, Error, HousekeepingStore as _, LeaseBeat, Options,
+    PostgresStore, RunnerStore as _, Store, TaskStore as _,
 };
 use remuda_testbed::net::{Proxy, target};
 use remuda_testbed::postgres::{self, Cluster, database};

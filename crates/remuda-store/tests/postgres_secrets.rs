@@ -7,7 +7,7 @@ mod secrets;
 use std::sync::Arc;
 
 use remuda_core::NewTask;
-use remuda_store::{Keyring, ManualClock, Options, PostgresStore, Store as _};
+use remuda_store::{Keyring, ManualClock, Options, PostgresStore, Store as _, TaskStore as _};
 use secrets::{SECRET, every_end_takes_its_secret, options, paid};
 use tokio_postgres::NoTls;
 

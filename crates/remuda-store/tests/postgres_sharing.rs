@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use remuda_core::{Fence, LeaseRef, NewTask, OwnerId, Phase, WorkerId, WorkerSpec};
 use remuda_store::{
-    Acquired, BeatReply, BeatRequest, ClaimRequest, LeaseBeat, Options, PostgresStore, Store,
+    Acquired, BeatReply, BeatRequest, ClaimRequest, LeaseBeat, Options, PostgresStore, RunnerStore as _,
+    Store, TaskStore as _, WorkerStore as _,
 };
 use remuda_testbed::postgres::database;
 use serde_json::value::RawValue;

@@ -8,11 +8,16 @@ mod call;
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::quota::Quota;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Dialect, KeyId, NewTask, Origin, OwnerId, Requirements, Status, TaskId, TaskResult, WorkerId, WorkerSpec,
+    Capabilities, Dialect, KeyId, NewTask, Origin, OwnerId, Requirements, Status, TaskId, TaskResult, Tenant,
+    WorkerId, WorkerSpec,
 };
-use remuda_store::{Acquired, AdoptRequest, ClaimRequest, Options, PostgresStore, Store};
+use remuda_store::{
+    Acquired, AdoptRequest, ClaimRequest, DocumentStore as _, Options, PostgresStore, RunnerStore as _,
+    Store, TaskStore as _, WorkerStore as _,
+};
 use serde_json::value::RawValue;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
@@ -251,4 +256,76 @@ async fn a_sidecar_keeps_what_it_held_before_the_upgrade() {
     assert!(!inherit(server, 11, hour).await, "the second server was brought up to date");
     store.close().await;
     second.close().await;
+}
+
+/// The name that the first releases gave to the lane of tasks for workers with the label `a100`.
+const FORMER_LANE: &str = "54b4bf0866d194b4";
+
+/// Lanes have other names today. Tasks that wait under a former name are found by what they ask for, in their turn among those
+/// that came later, also those that a server of the release before takes in from then on.
+#[tokio::test]
+async fn tasks_in_lanes_of_former_names_are_served() {
+    let url = remuda_testbed::postgres::database().await.expect("a database");
+    let mut former = Former::found(&url).await;
+    FORMER_LANE.clone_into(&mut former.lane);
+    let asks = Requirements { labels: ["a100".to_owned()].into(), ..Requirements::default() };
+    let row = format!("INSERT INTO remuda.lane VALUES ('{FORMER_LANE}', '{{\"labels\": [\"a100\"]}}', 0)");
+    former.client.batch_execute(&row).await.expect("it writes");
+    let before = former.submit(false).await;
+
+    let store = PostgresStore::connect(&url, Options::new(former.owner)).await.expect("it opens");
+    let mut new = new_task();
+    new.input.requires = asks.clone();
+    let after = store.submit(new).await.expect("it is taken in").task().clone();
+    assert_eq!(after.lane, asks.lane(), "under the name of today");
+    let hand = acquire(&store, former.owner).await;
+    assert_eq!(store.claim(hand.clone()).await.expect("it answers"), None, "this worker has no such label");
+    let labels = asks.labels.clone();
+    let able =
+        ClaimRequest { capabilities: Arc::new(Capabilities { labels, ..Capabilities::default() }), ..hand };
+    let claim = async || store.claim(able.clone()).await.expect("it answers").map(|claim| claim.task.id);
+    let mut served = [claim().await, claim().await];
+    served.sort();
+    assert_eq!(served, [Some(before.min(after.id)), Some(before.max(after.id))]);
+    let late = former.submit(false).await;
+    assert_eq!(claim().await, Some(late));
+    store.close().await;
+}
+
+/// The former program knows of no quota, and what it takes in and forgets counts all the same where that is known.
+#[tokio::test]
+async fn what_the_former_program_brings_and_forgets_counts() {
+    let url = remuda_testbed::postgres::database().await.expect("a database");
+    let former = Former::found(&url).await;
+    let asset = |content: &str, name: &str| {
+        format!(
+            "INSERT INTO remuda.asset (tenant, sha256, key, filename, mime, size, created_at) \
+             VALUES ('default', '{content}', 'assets/x', '{name}', 'image/png', 100, now()) \
+             ON CONFLICT (tenant, sha256, filename) DO UPDATE SET key = excluded.key, mime = excluded.mime, \
+             size = excluded.size, created_at = excluded.created_at"
+        )
+    };
+    let add =
+        async |content, name| former.client.batch_execute(&asset(content, name)).await.expect("it writes");
+    for name in ["a.png", "b.png"] {
+        add("before", name).await;
+    }
+    let quota = Quota { waiting: 0, bytes: 1000 };
+    let options = Options { quota, ..Options::new(former.owner) };
+    let store = PostgresStore::connect(&url, options).await.expect("it opens");
+    let room = async || store.room(&Tenant::default_tenant()).await.expect("it answers");
+    assert_eq!(room().await, 900, "what was there before");
+    let first = store.submit(new_task()).await.expect("it is taken in").task().id;
+    store.submit(new_task()).await.expect("it is taken in");
+    let each = new_task().input.stored_bytes(None).unsigned_abs();
+    assert_eq!(room().await, 900 - 2 * each);
+
+    let forget = format!("DELETE FROM remuda.task WHERE id = '{}'", first.0);
+    former.client.batch_execute(&forget).await.expect("it forgets");
+    for (content, name) in [("before", "c.png"), ("after", "d.png"), ("after", "e.png"), ("after", "d.png")] {
+        add(content, name).await;
+    }
+    former.submit(false).await;
+    assert_eq!(room().await, 800 - each);
+    store.close().await;
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use remuda_core::transition::Ending;
 use remuda_core::{NewTask, OwnerId, Status, TaskId, TaskResult, WorkerId, WorkerSpec};
-use remuda_store::{Acquired, ClaimRequest, Error, ManualClock, Options, SqliteStore, Store};
+use remuda_store::{
+    Acquired, ClaimRequest, Error, HousekeepingStore as _, ManualClock, Options, RunnerStore as _,
+    SqliteStore, Store, TaskStore as _, WorkerStore as _,
+};
 use remuda_testbed::process::Program;
 use remuda_testbed::wait;
 use rusqlite::Connection;

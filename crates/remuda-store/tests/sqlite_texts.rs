@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use remuda_core::{NewTask, OwnerId, TaskId};
-use remuda_store::{Options, SqliteStore, Store as _};
+use remuda_store::{HousekeepingStore as _, Options, SqliteStore, Store as _, TaskStore as _};
 use remuda_testbed::wait;
 use rusqlite::Connection;
 use serde_json::value::RawValue;

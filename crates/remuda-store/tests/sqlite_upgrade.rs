@@ -6,13 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::quota::Quota;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Dialect, KeyId, KeyRecord, NewTask, Origin, OwnerId, Scope, Sha256, Status, TaskId, TaskResult, Tenant,
-    Timestamp, WorkerId, WorkerSpec,
+    Capabilities, Dialect, KeyId, KeyRecord, NewTask, Origin, OwnerId, Requirements, Scope, Sha256, Status,
+    TaskId, TaskResult, Tenant, Timestamp, WorkerId, WorkerSpec,
 };
 use remuda_store::{
-    Acquired, AdoptRequest, ClaimRequest, Options, OriginOrder, OriginQuery, SqliteStore, Store,
+    Acquired, AdoptRequest, ClaimRequest, DocumentStore as _, KeyStore as _, Options, OriginOrder,
+    OriginQuery, RunnerStore as _, SqliteStore, Store, TaskStore as _, WorkerStore as _,
 };
 use rusqlite::{Connection, params};
 use serde_json::value::RawValue;
@@ -284,4 +286,76 @@ async fn a_sidecar_keeps_what_it_held_before_the_upgrade() {
     let store = open(&old).await;
     let again = store.inherit(sidecar, KeyId(Uuid::from_u128(11)), Duration::ZERO).await;
     assert!(again.expect("it answers"), "it stays the first key's");
+}
+
+/// The name that the first releases gave to the lane of tasks for workers with the label `a100`.
+const FORMER_LANE: &str = "54b4bf0866d194b4";
+
+/// Lanes have other names today. Tasks that wait under a former name are found by what they ask for, in their turn among those
+/// that came later.
+#[tokio::test]
+async fn tasks_in_lanes_of_former_names_are_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (new, old) = (folder.path().join("new.db"), folder.path().join("remuda.db"));
+    let asks = || Requirements { labels: ["a100".to_owned()].into(), ..Requirements::default() };
+    let asking = || {
+        let mut new = new_task();
+        new.input.requires = asks();
+        new
+    };
+    let store = open(&new).await;
+    let before = store.submit(asking()).await.expect("it is taken in").task().clone();
+    store.close().await;
+    as_first_version(&new, &old);
+    let raw = Connection::open(&old).expect("it opens");
+    for change in ["UPDATE lane SET id = ?1 WHERE id = ?2", "UPDATE task SET lane = ?1 WHERE lane = ?2"] {
+        raw.execute(change, params![FORMER_LANE, before.lane.as_str()]).expect("it writes");
+    }
+    raw.execute("UPDATE input SET lane = ?", [FORMER_LANE]).expect("it writes");
+    drop(raw);
+
+    let store = open(&old).await;
+    let after = store.submit(asking()).await.expect("it is taken in").task().clone();
+    assert_eq!(after.lane, before.lane, "under the name of today");
+    let hand = acquire(&store).await;
+    assert_eq!(store.claim(hand.clone()).await.expect("it answers"), None, "this worker has no such label");
+    let labels = asks().labels;
+    let able =
+        ClaimRequest { capabilities: Arc::new(Capabilities { labels, ..Capabilities::default() }), ..hand };
+    for id in [before.id, after.id] {
+        let claim = store.claim(able.clone()).await.expect("it answers").expect("it is ready");
+        assert_eq!((claim.task.id, &claim.input.requires), (id, &asks()));
+        let ending = Ending::Completed { result: TaskResult::default(), gpu_ms: None };
+        store.end(claim.lease.owner, claim.lease.reference(), ending).await.expect("it ends");
+    }
+    assert!(store.lanes().await.expect("it lists").is_empty(), "both are forgotten");
+}
+
+/// The former program knows of no quota, and what it takes in and forgets counts all the same where that is known.
+#[tokio::test]
+async fn what_the_former_program_brings_and_forgets_counts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remuda.db");
+    let limited = Options { quota: Quota { waiting: 0, bytes: 1000 }, ..options() };
+    let open = async || SqliteStore::open(&path, limited.clone()).await.expect("it opens");
+    let tenant = Tenant::default_tenant();
+    let store = open().await;
+    let first = store.submit(new_task()).await.expect("it is taken in").task().id;
+    store.submit(new_task()).await.expect("it is taken in");
+    let each = new_task().input.stored_bytes(None).unsigned_abs();
+    assert_eq!(store.room(&tenant).await.expect("it answers"), 1000 - 2 * each);
+    store.close().await;
+
+    let raw = Connection::open(&path).expect("it opens");
+    raw.execute("DELETE FROM task WHERE id = ?", [first.0.as_bytes()]).expect("it forgets");
+    let asset = "INSERT INTO asset (tenant, sha256, key, filename, mime, size, created_at) \
+        VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key, mime = excluded.mime, \
+        size = excluded.size, created_at = excluded.created_at";
+    for name in ["a.png", "b.png", "a.png"] {
+        let row = params!["default", Sha256::of(b"x").0, "assets/x", name, "image/png", 100, 0];
+        raw.execute(asset, row).expect("it keeps an asset");
+    }
+    drop(raw);
+    let store = open().await;
+    assert_eq!(store.room(&tenant).await.expect("it answers"), 1000 - each - 100);
 }

@@ -242,3 +242,42 @@ fn loaded_models_are_preferred_within_reach_patience_and_priority() {
     far.push(candidate(99, 0, Some(7)));
     assert_eq!(assign(&far, &[want("w", &[7], false)], moment(0)), [Some(0)], "beyond the window");
 }
+
+#[test]
+fn an_idle_worker_wants_back_what_waits_elsewhere() {
+    let (now, lane) = (Timestamp::UNIX_EPOCH, LaneId::any());
+    let worker = |name: &str| WorkerId::new(name).unwrap();
+    let ahead = |rank: i64, at: &str, wanted: bool| Ahead {
+        candidate: Candidate {
+            id: TaskId(Uuid::from_u128(rank.unsigned_abs().into())),
+            lane: lane.clone(),
+            rank,
+            priority: Priority::default(),
+            affinity: None,
+            avoid: None,
+            since: now,
+        },
+        worker: worker(at),
+        wanted,
+    };
+    let want =
+        Want { worker: worker("idle"), lanes: [lane.clone()].into(), loaded: Vec::new(), ahead: false };
+    let none = BTreeSet::new();
+    let mut all =
+        vec![ahead(1, "idle", false), ahead(2, "a", false), ahead(3, "b", false), ahead(4, "c", true)];
+    assert_eq!(want_back(&all, &want, &none), Some(3), "one is on its way");
+    let expected = [all[3].candidate.id].into();
+    assert_eq!(want_back(&all, &want, &expected), Some(1), "that one is for another worker");
+    all[1].candidate.avoid = Some(worker("idle"));
+    assert_eq!(want_back(&all, &want, &expected), Some(2));
+    all[2].candidate.lane = LaneId::from_stored("other".to_owned());
+    assert_eq!(
+        want_back(&all, &want, &expected),
+        None,
+        "not its own, nothing that avoids it or that it cannot run"
+    );
+    let later = now.checked_add(Duration::from_secs(1)).unwrap();
+    assert_eq!(avoids(Some(worker("a")), Some(later), now), Some(worker("a")));
+    assert_eq!(avoids(Some(worker("a")), Some(now), now), None);
+    assert_eq!(avoids(None, Some(later), now), None);
+}

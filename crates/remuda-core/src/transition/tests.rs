@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::*;
-use crate::{Fence, LaneId};
+use crate::{Fence, Idempotency, LaneId};
 
 fn moment(seconds: i64) -> Timestamp {
     Timestamp::new(1_800_000_000 + seconds, 0).unwrap()
@@ -323,4 +323,29 @@ fn reports_of_former_programs_are_understood_and_theirs_understand_ours() {
     assert_eq!(read, failed_with(FailureClass::Crash));
     let written = serde_json::to_value(&read).unwrap();
     assert_eq!(written.get("partial"), None, "what is not there is not said");
+}
+
+#[test]
+fn a_submission_was_made_before_under_its_key_or_else_its_id() {
+    let (mine, other) = (Tenant::default_tenant(), Tenant::new("other").unwrap());
+    let key = |text: &[u8]| Idempotency { key: "k".to_owned(), request: Sha256::of(text) };
+    let plain = new_task();
+    let keyed = NewTask { idempotency: Some(key(b"a")), ..new_task() };
+    let before = TaskId::new();
+    let by_key = |text: &[u8]| Some((Sha256::of(text), before));
+    for (new, by_key, by_id, expected) in [
+        (&plain, None, None, Ok(None)),
+        (&plain, None, Some(&mine), Ok(Some(plain.id))),
+        (&plain, None, Some(&other), Err(plain.id)),
+        (&keyed, None, None, Ok(None)),
+        (&keyed, by_key(b"a"), None, Ok(Some(before))),
+        (&keyed, by_key(b"b"), None, Err(before)),
+        (&keyed, None, Some(&mine), Ok(Some(keyed.id))),
+        // The key is what the client chose, so it counts.
+        (&keyed, by_key(b"a"), Some(&mine), Ok(Some(before))),
+        (&keyed, by_key(b"b"), Some(&mine), Err(before)),
+        (&keyed, by_key(b"a"), Some(&other), Ok(Some(before))),
+    ] {
+        assert_eq!(made_before(new, by_key, by_id), expected, "{new:?}");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use remuda_core::{ApiKey, KeyRecord, Sha256};
-use remuda_store::{Result, Store};
+use remuda_store::{KeyStore, Result};
 use tokio_util::sync::CancellationToken;
 
 /// For so long a list is believed. Reading a new one may take a while too; both together stay below a second.
@@ -95,7 +95,7 @@ impl Drop for Admission {
 
 #[derive(Debug)]
 pub(crate) struct KeyCache {
-    store: Arc<dyn Store>,
+    store: Arc<dyn KeyStore>,
     known: Mutex<Option<Latest>>,
     /// How many depend on the list.
     held: Arc<AtomicUsize>,
@@ -111,7 +111,7 @@ struct Latest {
 }
 
 impl KeyCache {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn KeyStore>) -> Self {
         Self { store, known: Mutex::default(), held: Arc::default() }
     }
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::download::send;
+use super::upload_room;
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery};
@@ -71,6 +72,7 @@ pub(crate) struct AssetView {
         (status = 201, description = "Stored", body = AssetView),
         (status = 400, description = "The upload broke off, or is not a form with one file", body = ErrorBody),
         (status = 413, description = "The file is too large", body = ErrorBody),
+        (status = 429, description = "The tenant has as much as one may have", body = ErrorBody),
         (status = 422, description = "The name cannot be used", body = ErrorBody),
         (status = 507, description = "The disk is full", body = ErrorBody),
     ),
@@ -82,14 +84,15 @@ pub(crate) async fn upload(
     request: Request,
 ) -> ApiResult<Response> {
     let _permit = state.permits.upload()?;
-    let limit = state.limits.asset;
+    let room = upload_room(&state, &caller.tenant).await?;
+    let limit = room.longest;
     let patience = state.limits.body_time;
     let headers = request.headers();
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     // A form is a little longer than its file.
     if length.is_some_and(|length| length > limit.saturating_add(64 << 10)) {
-        return Err(ApiError::too_large("the file", limit));
+        return Err(room.refusal());
     }
     let kind = headers
         .get(header::CONTENT_TYPE)
@@ -126,14 +129,16 @@ pub(crate) async fn upload(
             let found = Found { filename: Some(filename), mime: field.content_type().map(str::to_owned) };
             let pieces = form::pieces(field, taken);
             let bytes = timely(pieces.map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
-            sent = Some((found, state.files.put_content_addressed(bytes, Some(limit)).await?));
+            let kept = state.files.put_content_addressed(bytes, Some(limit)).await;
+            sent = Some((found, kept.map_err(|error| room.not_kept(error))?));
         }
         sent.ok_or_else(|| ApiError::bad_request("bad_form", "the form has no file in it"))?
     } else {
         let found = Found { filename: None, mime: Some(kind) };
         let body: Body = request.into_body();
         let bytes = timely(body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
-        (found, state.files.put_content_addressed(bytes, Some(limit)).await?)
+        let kept = state.files.put_content_addressed(bytes, Some(limit)).await;
+        (found, kept.map_err(|error| room.not_kept(error))?)
     };
     let sha256 = Sha256(stored.sha256.0);
     let filename = match called.filename.or(found.filename) {

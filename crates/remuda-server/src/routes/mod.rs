@@ -13,6 +13,7 @@ mod metrics;
 mod outputs;
 mod record;
 mod retry;
+mod room;
 mod submit;
 mod worker_side;
 mod workers;
@@ -24,6 +25,7 @@ pub(crate) use index::described;
 pub(crate) use large::LargeInputs;
 pub(crate) use metrics::scrape;
 pub(crate) use record::said;
+pub(crate) use room::upload_room;
 pub(crate) use worker_side::Live;
 
 use utoipa_axum::router::OpenApiRouter;

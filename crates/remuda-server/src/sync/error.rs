@@ -49,6 +49,10 @@ pub(crate) struct SyncErrorBody {
     /// When.
     #[schema(value_type = String, format = DateTime)]
     timestamp: Timestamp,
+    /// The limit that was met, by the name of its setting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    limit: Option<&'static str>,
     /// What was done before it failed, if something was.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -77,6 +81,7 @@ impl SyncError {
             prompt_id: None,
             node_errors: json!({}),
             timestamp: Timestamp::now(),
+            limit: None,
             left: None,
         });
         Self { status, body, retry_after_s: None }
@@ -188,6 +193,7 @@ impl SyncError {
             StatusCode::CONFLICT => "Conflict",
             StatusCode::PAYLOAD_TOO_LARGE => "Request is too large",
             StatusCode::METHOD_NOT_ALLOWED => "Method is not allowed",
+            StatusCode::TOO_MANY_REQUESTS => "Limit is reached",
             StatusCode::SERVICE_UNAVAILABLE if body.code == "busy" => "Server is busy",
             StatusCode::SERVICE_UNAVAILABLE => "Service is not available",
             _ => "Server error",
@@ -196,7 +202,8 @@ impl SyncError {
             Some(more) => format!("{}\n{more}", body.error),
             None => body.error,
         };
-        let new = Self::new(status, body.code, error, detail);
+        let mut new = Self::new(status, body.code, error, detail);
+        new.body.limit = body.limit;
         match body.task {
             Some(task) => new.prompt_id(task),
             None => new,

@@ -49,6 +49,7 @@ const GRACE: Duration = Duration::from_secs(2);
         (status = 409, description = "The `prompt_id` was used for another body", body = SyncErrorBody),
         (status = 413, description = "The body is too large", body = SyncErrorBody),
         (status = 422, description = "The request is malformed", body = SyncErrorBody),
+        (status = 429, description = "You have your share, or the tenant has all that one may have: `limit` says of what", body = SyncErrorBody),
         (status = 500, description = "Something went wrong inside the server", body = SyncErrorBody),
         (status = 503, description = "No ComfyUI is usable, the store is away, or there is too much to do; see `Retry-After`", body = SyncErrorBody),
     ),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use remuda_core::{Health, Worker};
-use remuda_store::{Result, Store};
+use remuda_store::{Result, WorkerStore};
 
 use crate::wire::status_of;
 
@@ -20,7 +20,7 @@ pub(crate) struct Lookout {
 
 impl Lookout {
     /// Whether a worker gets tasks, or may do so in a moment.
-    pub(super) async fn has_hope(&self, store: &dyn Store) -> Result<bool> {
+    pub(super) async fn has_hope(&self, store: &dyn WorkerStore) -> Result<bool> {
         {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((when, hope)) = *seen

@@ -21,6 +21,7 @@ mod list;
 mod openapi;
 mod outputs;
 mod preflight;
+mod quotas;
 mod record;
 mod relay;
 mod retry;

@@ -21,6 +21,7 @@ macro_rules! conformance_tests {
                 an_unknown_task_is_not_there
                 the_same_id_again_is_the_same_task
                 the_same_key_again_is_the_same_task_or_a_conflict
+                of_a_known_id_and_a_known_key_the_key_counts
                 of_equal_submissions_at_once_one_is_new
                 lists_are_newest_first_in_pages
                 a_page_ends_where_it_has_much_text
@@ -62,6 +63,10 @@ macro_rules! conformance_tests {
                 lanes_that_nobody_fits_are_in_nobodys_way
                 what_a_task_came_with_outlives_its_lane
                 a_position_among_many_lanes_is_estimated;
+            limiting:
+                a_tenant_has_so_many_waiting_tasks
+                a_tenant_stores_so_many_bytes
+                many_at_once_do_not_get_by_a_quota;
             claiming:
                 a_claim_is_recorded_before_it_is_given
                 the_last_attempts_are_told
@@ -123,6 +128,7 @@ macro_rules! conformance_tests {
                 a_released_worker_is_free
                 who_let_go_of_a_worker_gets_nothing_for_it
                 a_worker_that_ran_out_is_taken_over
+                a_worker_that_ran_out_while_the_store_was_away_is_kept
                 of_many_one_gets_the_worker
                 workers_are_listed_and_forgotten;
             owning:
@@ -188,6 +194,8 @@ mod tests {
             include_str!("submitting.rs"),
             include_str!("origins.rs"),
             include_str!("queueing.rs"),
+            include_str!("laning.rs"),
+            include_str!("limiting.rs"),
             include_str!("claiming.rs"),
             include_str!("leasing.rs"),
             include_str!("losing.rs"),

@@ -23,6 +23,7 @@ pub mod harming;
 pub mod housekeeping;
 pub mod laning;
 pub mod leasing;
+pub mod limiting;
 pub mod losing;
 pub mod moments;
 pub mod origins;

@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 
 use super::Fixture;
 use super::world::{
-    SECOND, SOON, World, completed, eventually, failed, label, new_task, of_priority, of_tenant, tenant,
+    SECOND, SOON, World, completed, eventually, failed, label, new_task, of_priority, of_tenant, requiring,
+    tenant,
 };
 use crate::{Counts, Error, ListQuery, Submitted};
 
@@ -115,6 +116,21 @@ pub async fn the_same_key_again_is_the_same_task_or_a_conflict(fixture: impl Fix
     let elsewhere = world.store.submit(keyed("b", b"two")).await.expect("it is taken in");
     assert!(matches!(elsewhere, Submitted::New(_)), "keys of tenants are apart");
     assert_eq!(world.store.counts(None).await.expect("it counts").pending, 2);
+}
+
+/// A submission with the id of one task and the key of another is the key's: that is what its client chose.
+pub async fn of_a_known_id_and_a_known_key_the_key_counts(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let keyed = |key: &str, request: &[u8]| {
+        let idempotency = Idempotency { key: key.to_owned(), request: Sha256::of(request) };
+        NewTask { idempotency: Some(idempotency), ..requiring(&label("rare")) }
+    };
+    let first = world.submit(keyed("first", b"1")).await;
+    let second = world.submit(keyed("second", b"2")).await;
+    let again = world.store.submit(NewTask { id: first.id, ..keyed("second", b"2") }).await;
+    assert_eq!(again.expect("it was taken in before"), Submitted::Before(second.clone()));
+    let conflict = world.store.submit(NewTask { id: first.id, ..keyed("second", b"3") }).await;
+    assert!(matches!(conflict, Err(Error::Conflict { task }) if task == second.id), "{conflict:?}");
 }
 
 /// Of many equal submissions at the same time one makes the task.

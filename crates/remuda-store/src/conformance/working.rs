@@ -100,6 +100,25 @@ pub async fn a_worker_that_ran_out_is_taken_over(fixture: impl Fixture) {
     assert!(matches!(world.store.claim(hand.request(SECOND)).await, Err(Error::Fenced)));
 }
 
+/// After the store was away, a worker whose process did not report in the meantime is neither another's nor forgotten before that
+/// process had the time to come back.
+pub async fn a_worker_that_ran_out_while_the_store_was_away_is_kept(fixture: impl Fixture) {
+    let mut world = World::with(fixture, |options| options.settle = 60 * SECOND).await;
+    world.clock.advance(61 * SECOND);
+    let hand = world.hand("w").await;
+    let id = hand.worker.clone();
+    world.store.close().await;
+    world.clock.advance(world.options.policy.lease + SECOND);
+    world.restart().await;
+    world.clock.advance(world.options.policy.lease + SECOND);
+    held(world.store.acquire_worker(spec("w"), owner()).await);
+    let forgotten = world.store.forget_worker(&id).await;
+    assert!(matches!(forgotten, Err(Error::Fenced)), "{forgotten:?}");
+    world.clock.advance(61 * SECOND);
+    world.store.forget_worker(&id).await.expect("nobody holds it");
+    acquired(world.store.acquire_worker(spec("w"), owner()).await);
+}
+
 /// Of many processes that want a free worker at the same time one gets it.
 pub async fn of_many_one_gets_the_worker(fixture: impl Fixture) {
     let world = World::new(fixture).await;

@@ -52,7 +52,8 @@ pub(super) async fn run(
     if narrowed {
         needs.claim_lanes = narrow(inner, client, claims, &needs.claim_lanes).await?;
     }
-    let mut loaded = load::load(client, inner.sessions.options(), &inner.ledger, &needs).await?;
+    let mut loaded =
+        load::load(client, inner.sessions.options(), &inner.ledger, &inner.usages, &needs).await?;
     let (measured, requires) = (Vec::new(), HashMap::new());
     let mut desk = Desk { inner, now: loaded.now, save: Save::default(), measured, requires };
     let outcomes: Vec<Outcome> = {
@@ -119,6 +120,7 @@ async fn finish(
             task.clone_from(now);
         }
     }
+    inner.usages.add(save.counts.keys().map(|tenant| (tenant, save.adds(tenant))));
     let mut tidings = save.tidings();
     // While we held them, tasks that we did not take were invisible to everybody else.
     let taken = served.iter().filter(|served| matches!(served, Served::Claim(_))).count();
@@ -139,7 +141,7 @@ fn needs<'a>(inner: &Inner, commands: &'a [Command], claims: &'a [Parked], caref
     for command in commands {
         match &command.work {
             Work::Submit(new) => {
-                needs.submit(new);
+                needs.submit(new, &inner.usages, &inner.sessions.options().quota);
                 if careful {
                     needs.existing.push(new.id.0);
                 }

@@ -169,6 +169,7 @@ impl Beats {
     }
 }
 
+/// For many at once what [`remuda_core::Lease::renew`] does for one.
 const RENEW: &str = "WITH u AS (SELECT * FROM unnest($1, $2, $3, $4) AS u(task, fence, phase, progress)), \
     mine AS (SELECT l.task FROM remuda.lease l JOIN u ON u.task = l.task AND u.fence = l.fence WHERE l.owner = $7 \
     ORDER BY l.task FOR UPDATE OF l) \

@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rand::RngExt as _;
-use remuda_core::schedule::{Candidate, Want, assign};
+use remuda_core::quota::Usage;
+use remuda_core::schedule::{Candidate, Want, assign, avoids, want_back};
 use remuda_core::transition::{self, Claimer, Ending};
 use remuda_core::{
-    Claim, Lane, LaneId, LeaseRef, NewTask, OwnerId, PendingReason, Requirements, Sha256, Status, Task,
+    Claim, Lane, LaneId, LeaseRef, NewTask, OwnerId, PendingReason, Requirements, Standing, Status, Task,
     TaskId, Tenant, Timestamp,
 };
 use uuid::Uuid;
@@ -16,7 +17,7 @@ use super::inner::Inner;
 use super::load::Loaded;
 use super::queue::{Answer, Command, Parked, Work};
 use super::save::{Idem, Save};
-use crate::options::too_many_lanes;
+use crate::options::{admit, too_many_lanes};
 use crate::{EndReply, Error, Result, Submitted};
 
 /// What became of one command.
@@ -119,12 +120,19 @@ impl Desk<'_> {
         match &command.work {
             Work::Submit(new) => self.submit(new, loaded, seen),
             Work::End(owner, lease, ending) => {
-                let ended = held(*owner, *lease, loaded).and_then(|task| self.end(task, ending));
+                let ended = match reporter(*owner, *lease, loaded) {
+                    Reporter::Holds(task) => Ok(self.end(task, ending)),
+                    Reporter::Held(task) => Ok(EndReply::again(task, ending.result())),
+                    Reporter::Fenced => Err(Error::Fenced),
+                };
                 Outcome::Answer(ended.map(Answer::Ended))
             }
             Work::GiveBack(owner, lease, learnt) => {
-                let given = held(*owner, *lease, loaded);
-                let given = given.and_then(|task| self.give_back(task, learnt.as_ref()));
+                let given = match reporter(*owner, *lease, loaded) {
+                    Reporter::Holds(task) => Ok(self.give_back(task, learnt.as_ref())),
+                    Reporter::Held(task) => Ok(EndReply::again(task, None)),
+                    Reporter::Fenced => Err(Error::Fenced),
+                };
                 Outcome::Answer(given.map(Answer::Ended))
             }
         }
@@ -140,6 +148,9 @@ impl Desk<'_> {
         }
         let lane = new.input.requires.lane();
         let most = self.inner.sessions.options().max_lanes;
+        if let Err(over) = self.may_have(new, loaded) {
+            return Outcome::Answer(Err(over));
+        }
         if !seen.may_enter(&new.tenant, &lane, loaded, most) {
             return Outcome::Answer(Err(too_many_lanes(most)));
         }
@@ -174,11 +185,21 @@ impl Desk<'_> {
         Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
     }
 
-    fn end(&mut self, task: &mut Task, ending: &Ending) -> Result<EndReply> {
-        if task.status != Status::Running {
-            let discarded = ending.result().is_some() && task.result.is_none();
-            return Ok(EndReply { status: task.status, discarded, repeated: true });
+    /// Whether its tenant may have this task, too. Batches under way at the same moment do not see each other.
+    fn may_have(&self, new: &NewTask, loaded: &Loaded) -> Result<()> {
+        let quota = &self.inner.sessions.options().quota;
+        if quota.is_none() {
+            return Ok(());
         }
+        let read = loaded.usage.get(&new.tenant).copied();
+        let before = read.unwrap_or_else(|| self.inner.usages.known(&new.tenant));
+        let adds = self.save.adds(&new.tenant);
+        let has = Usage { waiting: before.waiting + adds.waiting, bytes: before.bytes + adds.bytes };
+        let more = Usage { waiting: 1, bytes: new.input.stored_bytes(new.metadata.as_ref()) };
+        admit(quota, has, more)
+    }
+
+    fn end(&mut self, task: &mut Task, ending: &Ending) -> EndReply {
         let dice = rand::rng().random();
         let policy = &self.inner.sessions.options().policy;
         let ended = transition::end(task, self.now, policy, ending.clone(), dice);
@@ -187,13 +208,10 @@ impl Desk<'_> {
         }
         let reply = EndReply { status: task.status, discarded: ended.discarded, repeated: false };
         self.save.ended(task, ended, self.now);
-        Ok(reply)
+        reply
     }
 
-    fn give_back(&mut self, task: &mut Task, learnt: Option<&Requirements>) -> Result<EndReply> {
-        if task.status != Status::Running {
-            return Ok(EndReply { status: task.status, discarded: false, repeated: true });
-        }
+    fn give_back(&mut self, task: &mut Task, learnt: Option<&Requirements>) -> EndReply {
         let requires = learnt.map(|learnt| {
             let known = self.requires.get(&task.id).cloned().unwrap_or_default();
             known.and(learnt)
@@ -204,9 +222,9 @@ impl Desk<'_> {
         {
             self.save.new_lanes.insert(task.lane.clone(), Lane { id: task.lane.clone(), requires });
         }
-        let reply = EndReply { status: task.status, discarded: false, repeated: false };
+        let reply = EndReply { status: task.status, discarded: ended.discarded, repeated: false };
         self.save.ended(task, ended, self.now);
-        Ok(reply)
+        reply
     }
 
     /// Who gets what, of what was ready and what this batch brings. At most `depth` tasks of each lane were read.
@@ -271,14 +289,13 @@ impl Desk<'_> {
     }
 
     fn candidate(&self, task: &Task) -> Candidate {
-        let avoids = task.avoid_until.is_some_and(|until| until > self.now);
         Candidate {
             id: task.id,
             lane: task.lane.clone(),
             rank: task.rank,
             priority: task.priority,
             affinity: task.affinity,
-            avoid: task.avoid_worker.clone().filter(|_| avoids),
+            avoid: avoids(task.avoid_worker.clone(), task.avoid_until, self.now),
             since: task.run_at,
         }
     }
@@ -332,15 +349,12 @@ impl Desk<'_> {
             return Served::Nothing { marked: still };
         }
         let lanes = self.inner.lanes.fitting(&request.capabilities);
-        let marked = loaded.ahead.iter().find(|ahead| {
-            let avoided = ahead.candidate.avoid.as_ref() == Some(&request.worker);
-            !ahead.wanted
-                && ahead.worker != request.worker.as_str()
-                && !avoided
-                && lanes.contains(&ahead.candidate.lane)
-                && !self.save.wanted.contains(&ahead.candidate.id)
-        });
-        let marked = marked.map(|ahead| ahead.candidate.id);
+        let want = Want { worker: request.worker.clone(), lanes, loaded: Vec::new(), ahead: false };
+        // What others asked for, in this process or elsewhere, is on its way to them.
+        let asked = loaded.ahead.iter().filter(|ahead| ahead.wanted).map(|ahead| ahead.candidate.id);
+        let expected = asked.chain(self.save.wanted.iter().copied()).collect();
+        let marked = want_back(&loaded.ahead, &want, &expected);
+        let marked = marked.and_then(|index| loaded.ahead.get(index)).map(|ahead| ahead.candidate.id);
         self.save.wanted.extend(marked);
         Served::Nothing { marked }
     }
@@ -372,25 +386,33 @@ fn empty_input() -> remuda_core::TaskInput {
 
 /// What an earlier submission with the same id or key made.
 fn before(new: &NewTask, loaded: &Loaded) -> Option<Result<Task>> {
-    let known = || loaded.candidates.iter().find(|task| task.id == new.id);
-    if let Some(task) = loaded.existing.get(&new.id).or_else(|| loaded.tasks.get(&new.id)).or_else(known) {
-        let own = task.tenant == new.tenant;
-        return Some(if own { Ok(task.clone()) } else { Err(Error::Conflict { task: task.id }) });
-    }
-    let idempotency = new.idempotency.as_ref()?;
-    let (request, task): &(Sha256, Task) =
-        loaded.idems.get(&(new.tenant.as_str().to_owned(), idempotency.key.clone()))?;
-    if *request == idempotency.request {
-        Some(Ok(task.clone()))
-    } else {
-        Some(Err(Error::Conflict { task: task.id }))
+    let candidate = || loaded.candidates.iter().find(|task| task.id == new.id);
+    let by_id = loaded.existing.get(&new.id).or_else(|| loaded.tasks.get(&new.id)).or_else(candidate);
+    let key = new.idempotency.as_ref().map(|known| (new.tenant.as_str().to_owned(), known.key.clone()));
+    let by_key = key.and_then(|key| loaded.idems.get(&key));
+    let known = by_key.map(|(request, task)| (*request, task.id));
+    let made = transition::made_before(new, known, by_id.map(|task| &task.tenant));
+    let task = |made| by_key.map(|(_, task)| task).into_iter().chain(by_id).find(|task| task.id == made);
+    match made {
+        Ok(made) => made.and_then(task).cloned().map(Ok),
+        Err(task) => Some(Err(Error::Conflict { task })),
     }
 }
 
-/// The task, if this lease is or was the last on it, and this owner's.
-fn held(owner: OwnerId, lease: LeaseRef, loaded: &mut Loaded) -> Result<&mut Task> {
-    if loaded.owners.get(&lease.task) != Some(&owner) {
-        return Err(Error::Fenced);
+/// Whoever reports on a lease, with its task.
+enum Reporter<'a> {
+    Holds(&'a mut Task),
+    Held(&'a Task),
+    Fenced,
+}
+
+/// What the word of an owner on a lease is worth. The task is locked.
+fn reporter(owner: OwnerId, lease: LeaseRef, loaded: &mut Loaded) -> Reporter<'_> {
+    let had = loaded.owners.get(&lease.task).copied();
+    let Some(task) = loaded.tasks.get_mut(&lease.task) else { return Reporter::Fenced };
+    match Standing::of(task, had, owner, lease) {
+        Standing::Holds => Reporter::Holds(task),
+        Standing::Held => Reporter::Held(task),
+        Standing::Fenced => Reporter::Fenced,
     }
-    loaded.tasks.get_mut(&lease.task).filter(|task| task.fence == lease.fence).ok_or(Error::Fenced)
 }

@@ -22,6 +22,7 @@ use super::queue::{Answer, Queue, Work};
 use super::rows::get;
 use super::save::Tidings;
 use super::session::{Sessions, attempt};
+use super::usages::Usages;
 use super::{batch, listen, outbox, poll, schema};
 use crate::lines::Lines;
 use crate::turns::Turns;
@@ -47,6 +48,7 @@ pub(super) struct Inner {
     pub(super) queue: Arc<Queue>,
     pub(super) lanes: Lanes,
     pub(super) ledger: Ledger,
+    pub(super) usages: Usages,
     pub(super) beats: Beats,
     pub(super) outbox: Outbox,
     pub(super) changes: broadcast::Sender<Change>,
@@ -72,6 +74,7 @@ impl Inner {
             queue: Arc::default(),
             lanes: Lanes::default(),
             ledger: Ledger::default(),
+            usages: Usages::default(),
             beats: Beats::default(),
             outbox: Outbox::default(),
             changes: broadcast::Sender::new(CHANGES),

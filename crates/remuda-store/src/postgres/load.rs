@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use postgres_types::{Json, Type};
-use remuda_core::schedule::Candidate;
-use remuda_core::{Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp};
+use remuda_core::quota::{Quota, Usage};
+use remuda_core::schedule::{Ahead, Candidate, avoids};
+use remuda_core::{
+    Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp, WorkerId,
+};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
@@ -13,6 +16,7 @@ use super::fault::Fault;
 use super::ledger::Ledger;
 use super::rows::{self, get, task_columns};
 use super::session;
+use super::usages::Usages;
 use crate::{Error, Options};
 
 /// What has to be read.
@@ -25,6 +29,8 @@ pub(super) struct Needs<'a> {
     keys: Vec<(&'a str, &'a str)>,
     pub(super) shapes: BTreeSet<i64>,
     pub(super) tenants: BTreeSet<&'a Tenant>,
+    /// Of which of them it is not known well enough what they have.
+    pub(super) usage: BTreeSet<&'a Tenant>,
     /// Lanes that tasks come into.
     pub(super) lanes: BTreeSet<LaneId>,
     /// Whose tasks come into them, where they ask for something.
@@ -39,11 +45,16 @@ pub(super) struct Needs<'a> {
 
 impl<'a> Needs<'a> {
     /// A task comes in.
-    pub(super) fn submit(&mut self, new: &'a NewTask) {
+    pub(super) fn submit(&mut self, new: &'a NewTask, usages: &Usages, quota: &Quota) {
         let key = new.idempotency.as_ref().map(|idempotency| (new.tenant.as_str(), idempotency.key.as_str()));
         self.keys.extend(key);
         self.shapes.insert(new.shape);
         self.tenants.insert(&new.tenant);
+        if self.usage.contains(&new.tenant) || usages.is_unsure(&new.tenant, quota) {
+            // Whoever has all that one may have still hears of a task that was taken in before.
+            self.existing.push(new.id.0);
+            self.usage.insert(&new.tenant);
+        }
         let lane = new.input.requires.lane();
         if lane != LaneId::any() {
             // Whoever has all the lanes that it may have still hears of a task that was taken in before.
@@ -52,14 +63,6 @@ impl<'a> Needs<'a> {
         }
         self.lanes.insert(lane);
     }
-}
-
-/// A task that waits in the queue of a worker behind another.
-#[derive(Debug)]
-pub(super) struct Ahead {
-    pub(super) candidate: Candidate,
-    pub(super) worker: String,
-    pub(super) wanted: bool,
 }
 
 /// What was read.
@@ -77,6 +80,8 @@ pub(super) struct Loaded {
     pub(super) used: BTreeSet<(Tenant, LaneId)>,
     /// … and in how many they have some at all.
     pub(super) lane_counts: HashMap<Tenant, u64>,
+    /// What tenants have, of those that it was read of.
+    pub(super) usage: HashMap<Tenant, Usage>,
     /// Tenants that the database does not know.
     pub(super) new_tenants: BTreeSet<Tenant>,
     pub(super) holders: HashMap<String, (OwnerId, Fence)>,
@@ -125,6 +130,9 @@ const LANE_COUNTS: &str = "SELECT u.tenant, (WITH RECURSIVE w AS ((SELECT t.lane
     AND t.finished_at IS NULL AND t.lane > w.lane ORDER BY t.lane LIMIT 1) n WHERE w.n <= $2) \
     SELECT count(*) FROM w WHERE w.lane <> 'any') FROM unnest($1) AS u(tenant)";
 
+pub(super) const USAGE: &str = "SELECT tenant, sum(pending)::bigint, sum(stored)::bigint FROM remuda.counter \
+    WHERE tenant = ANY($1) GROUP BY tenant";
+
 const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
 
 const LOAD: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.load_1($1, $2, $3) t");
@@ -163,6 +171,7 @@ pub(super) async fn load(
     client: &Client,
     options: &Options,
     ledger: &Ledger,
+    usages: &Usages,
     needs: &Needs<'_>,
 ) -> Result<Loaded, Fault> {
     let (tenants, shapes) = ledger.missing(&needs.tenants, &needs.shapes);
@@ -189,7 +198,8 @@ pub(super) async fn load(
         .with(Type::TEXT_ARRAY, each(&entering, |tenant| tenant.as_str()))
         .with(Type::INT8, i64::try_from(options.max_lanes).unwrap_or(i64::MAX));
     let enters = !needs.entries.is_empty();
-    let (now, locked, owners, holders, existing, idems, costs, heads, clocks, used, counts) = tokio::join!(
+    let spenders = Columns::default().with(Type::TEXT_ARRAY, each(&needs.usage, |tenant| tenant.as_str()));
+    let (now, locked, owners, holders, existing, idems, costs, heads, clocks, used, counts, usage) = tokio::join!(
         biased;
         session::begin(client, options),
         ask(client, claims || !needs.tasks.is_empty(), LOAD, locked),
@@ -203,6 +213,7 @@ pub(super) async fn load(
         ask(client, !tenants.is_empty(), CLOCKS, tenant_column),
         ask(client, enters, USED, entries),
         ask(client, enters, LANE_COUNTS, counted),
+        ask(client, !needs.usage.is_empty(), USAGE, spenders),
     );
     let mut loaded = Loaded { now: now?, ..Loaded::default() };
     for task in rows::tasks(&locked?)? {
@@ -243,6 +254,13 @@ pub(super) async fn load(
         let count: i64 = get(&row, 1)?;
         loaded.lane_counts.insert(tenant_at(&row)?, u64::try_from(count).unwrap_or(0));
     }
+    for row in usage? {
+        loaded.usage.insert(tenant_at(&row)?, Usage { waiting: get(&row, 1)?, bytes: get(&row, 2)? });
+    }
+    for tenant in &needs.usage {
+        // Whoever has no counters has nothing.
+        usages.learn(tenant, *loaded.usage.entry((*tenant).clone()).or_default());
+    }
     let costs = costs?.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?))).collect::<Result<_, Fault>>()?;
     let mut known = BTreeMap::new();
     for row in clocks? {
@@ -273,19 +291,18 @@ pub(super) async fn ahead(client: &Client, now: Timestamp) -> Result<Vec<Ahead>,
 fn ahead_row(row: &Row, now: Timestamp) -> Result<Ahead, Fault> {
     let corrupt = |error: &dyn std::fmt::Display| Error::Corrupt(error.to_string());
     let priority: i16 = get(row, 5)?;
-    let avoid: Option<String> = get(row, 8)?;
-    let until: Option<Timestamp> = get(row, 9)?;
-    let avoid = avoid.filter(|_| until.is_some_and(|until| until > now));
+    let name = |name: String| WorkerId::new(name).map_err(|error| corrupt(&error));
+    let avoid = get::<Option<String>>(row, 8)?.map(name).transpose()?;
     let candidate = Candidate {
         id: TaskId(get(row, 0)?),
         lane: LaneId::from_stored(get(row, 3)?),
         rank: get(row, 4)?,
         priority: remuda_core::Priority::new(i64::from(priority)).map_err(|error| corrupt(&error))?,
         affinity: get(row, 6)?,
-        avoid: avoid.map(remuda_core::WorkerId::new).transpose().map_err(|error| corrupt(&error))?,
+        avoid: avoids(avoid, get(row, 9)?, now),
         since: get(row, 7)?,
     };
-    Ok(Ahead { candidate, worker: get(row, 1)?, wanted: get(row, 2)? })
+    Ok(Ahead { candidate, worker: name(get(row, 1)?)?, wanted: get(row, 2)? })
 }
 
 /// Looks deeper into the lanes: what is in front may not be for these workers.

@@ -41,6 +41,7 @@ mod session;
 mod store;
 mod tasks;
 mod tidy;
+mod usages;
 mod workers;
 mod write;
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postgres_types::Type;
+use remuda_core::quota::Usage;
 use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Scope, Sha256, TaskId, Tenant, Timestamp};
 
 use super::columns::{Columns, each};
@@ -10,6 +11,8 @@ use super::fault::Fault;
 use super::inner::Inner;
 use super::rows::{self, get};
 use super::session::attempt;
+use super::usages;
+use crate::options::admit;
 use crate::{Asset, Error, Result};
 
 const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
@@ -100,23 +103,40 @@ impl Inner {
     }
 
     pub(super) async fn add_asset(&self, asset: &Asset) -> Result<()> {
-        let add = async || {
-            let params = Columns::default()
-                .with(Type::TEXT, asset.tenant.as_str())
-                .with(Type::BYTEA, &asset.sha256.0[..])
-                .with(Type::TEXT, asset.key.as_str())
-                .with(Type::TEXT, asset.filename.as_str())
-                .with(Type::TEXT, asset.mime.as_str())
-                .with(Type::INT8, asset.size)
-                .with(Type::TIMESTAMPTZ, asset.created_at);
-            let statement = format!(
-                "INSERT INTO remuda.asset ({ASSET}) VALUES ($1, $2, $3, $4, $5, $6, $7) \
-                 ON CONFLICT (tenant, sha256, filename) DO UPDATE SET key = excluded.key, mime = excluded.mime, \
-                 size = excluded.size, created_at = excluded.created_at"
-            );
-            self.sessions.query(&statement, &params.params()).await.map(|_| ())
-        };
-        attempt!(self.sessions, add())
+        attempt!(self.sessions, self.try_add_asset(asset))
+    }
+
+    async fn try_add_asset(&self, asset: &Asset) -> Result<(), Fault> {
+        let transaction = self.sessions.begin().await?;
+        let params = Columns::default()
+            .with(Type::TEXT, asset.tenant.as_str())
+            .with(Type::BYTEA, &asset.sha256.0[..])
+            .with(Type::TEXT, asset.key.as_str())
+            .with(Type::TEXT, asset.filename.as_str())
+            .with(Type::TEXT, asset.mime.as_str())
+            .with(Type::INT8, asset.size)
+            .with(Type::TIMESTAMPTZ, asset.created_at);
+        let known = "SELECT 1 FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 LIMIT 1";
+        let content =
+            Columns::default().with(Type::TEXT, asset.tenant.as_str()).with(Type::BYTEA, &asset.sha256.0[..]);
+        let is_known = !transaction.query(known, &content.params()).await?.is_empty();
+        let statement = format!(
+            "INSERT INTO remuda.asset ({ASSET}) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+             ON CONFLICT (tenant, sha256, filename) DO UPDATE SET key = excluded.key, mime = excluded.mime, \
+             size = excluded.size, created_at = excluded.created_at"
+        );
+        transaction.execute(&statement, &params.params()).await?;
+        // What takes no further room is never refused. The counter of the tenant's assets is locked by now.
+        if !is_known {
+            let after = usages::read(&transaction, &asset.tenant).await?;
+            let has = Usage { waiting: 0, bytes: after.bytes - asset.size };
+            let more = Usage { waiting: 0, bytes: asset.size };
+            if let Err(over) = admit(&self.sessions.options().quota, has, more) {
+                transaction.rollback().await?;
+                return Err(over.into());
+            }
+        }
+        transaction.commit().await
     }
 
     pub(super) async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {

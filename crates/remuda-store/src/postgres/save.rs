@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use remuda_core::quota::Usage;
 use remuda_core::transition::Ended;
 use remuda_core::{
     Attempt, AttemptOutcome, Failure, FeedPack, Idempotency, Lane, LaneId, Lease, PendingReason, Status,
@@ -35,8 +36,11 @@ pub(super) struct Idem {
     pub(super) at: Timestamp,
 }
 
-/// How the numbers of tasks in each state change, in the order of [`Status::ALL`].
-pub(super) type Deltas = [i64; 5];
+/// How the numbers of tasks in each state change, in the order of [`Status::ALL`], and how many bytes more they take.
+pub(super) type Deltas = [i64; 6];
+
+/// The place of those bytes.
+pub(super) const STORED: usize = 5;
 
 /// What a transaction changes. Rows that are locked or updated are kept in the order of their keys, so that
 /// transactions wait for each other and never in a circle.
@@ -59,6 +63,8 @@ pub(super) struct Save {
     /// The largest rank that is claimed from each lane.
     pub(super) lane_v: BTreeMap<LaneId, i64>,
     pub(super) counts: BTreeMap<Tenant, Deltas>,
+    /// What the results of tasks that end count as.
+    pub(super) left: BTreeMap<TaskId, i64>,
     /// Tasks whose input is wanted with the commit.
     pub(super) inputs: Vec<TaskId>,
     news: Vec<TaskId>,
@@ -89,6 +95,7 @@ impl Save {
     /// A new task.
     pub(super) fn submitted(&mut self, task: Task, input: TaskInput, event: TaskEvent) {
         self.count(&task.tenant, None, Some(task.status));
+        self.store_bytes(&task.tenant, input.stored_bytes(task.metadata.as_ref()));
         self.tell(&task, event);
         self.queued(&task);
         self.new_tasks.insert(task.id, (task, input));
@@ -114,6 +121,11 @@ impl Save {
     /// An attempt ended: the lease goes.
     pub(super) fn ended(&mut self, task: &Task, ended: Ended, now: Timestamp) {
         self.count(&task.tenant, Some(Status::Running), Some(task.status));
+        if let Some(result) = task.result.as_ref().filter(|_| task.status.is_terminal()) {
+            let bytes = result.stored_bytes();
+            self.store_bytes(&task.tenant, bytes);
+            self.left.insert(task.id, bytes);
+        }
         self.closed.push(Closed {
             task: task.id,
             ended_at: now,
@@ -180,6 +192,19 @@ impl Save {
         if let Some(status) = to {
             deltas[place(status)] += 1;
         }
+    }
+
+    /// The tasks of a tenant take so many bytes more.
+    fn store_bytes(&mut self, tenant: &Tenant, bytes: i64) {
+        self.counts.entry(tenant.clone()).or_default()[STORED] += bytes;
+    }
+
+    /// What this adds to what a tenant has.
+    pub(super) fn adds(&self, tenant: &Tenant) -> Usage {
+        self.counts.get(tenant).map_or_else(Usage::default, |deltas| Usage {
+            waiting: deltas[place(Status::Pending)],
+            bytes: deltas[STORED],
+        })
     }
 
     /// Whether there is anything to write.

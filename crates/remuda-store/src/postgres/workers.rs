@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use postgres_types::{Json, Type};
+use remuda_core::acquire::{Acquisition, Applicant, KnownWorker, acquire, is_free};
 use remuda_core::{
     Claim, Fence, KeyId, Lease, LeaseRef, OwnerId, Registration, Status, Task, TaskId, Timestamp, Worker,
-    WorkerId, WorkerReport, WorkerSpec, transition,
+    WorkerId, WorkerSpec, transition,
 };
 use uuid::Uuid;
 
@@ -77,9 +78,8 @@ impl Inner {
         let settled = self.sessions.is_settled(&transaction).await?;
         let known: HashSet<LeaseRef> = request.known.iter().copied().collect();
         let takes = |lease: &Lease| {
-            let mine = lease.owner == request.owner && !known.contains(&lease.reference());
-            lease.worker == request.worker
-                && (mine || (lease.owner != request.owner && lease.until < now && settled))
+            let known = known.contains(&lease.reference());
+            lease.is_for(request.owner, &request.worker, known, settled && lease.until < now)
         };
         let found = transaction.query(LEASES_ON, &[(&request.worker.as_str(), Type::TEXT)]).await?;
         let found: Vec<Lease> = found.iter().map(rows::lease).collect::<Result<_, _>>()?;
@@ -152,48 +152,38 @@ impl Inner {
             Some(_) => registrations::find(&transaction, &spec.id).await?,
             None => Registration::Before,
         };
-        if by.is_some_and(|by| !registration.admits(by.key, &by.tenant)) {
-            transaction.rollback().await?;
-            return Err(Error::Taken { id: spec.id.to_string() }.into());
-        }
-        // A name that the installation uses is its own: a process elsewhere that took it before has to give way.
-        let gives_way = by.is_none() && matches!(registration, Registration::Key { .. });
-        if let Some(Held { worker, held: true }) = &found
-            && !gives_way
-        {
-            let run_out = worker.until < now && self.sessions.is_settled(&transaction).await?;
-            if worker.owner != owner && !run_out {
-                let worker = worker.clone();
+        let is_free = match &found {
+            Some(found) => found.is_free(self, &transaction).await?,
+            None => true,
+        };
+        let known = found.as_ref().map(|found| KnownWorker {
+            worker: &found.worker,
+            registration: &registration,
+            is_free,
+        });
+        let applicant = Applicant { owner, key: by.map(|by| (by.key, &by.tenant)) };
+        let policy = &self.sessions.options().policy;
+        let (worker, further) = match acquire(spec, &applicant, known, now, policy) {
+            Acquisition::Granted { worker, further } => (*worker, further),
+            Acquisition::Held => {
                 transaction.rollback().await?;
-                return Ok(Acquired::HeldBy(worker));
+                let held = found.map(|found| Acquired::HeldBy(found.worker));
+                return held
+                    .ok_or_else(|| Error::Corrupt("somebody holds what is not there".to_owned()).into());
             }
-        }
-        if let Some(by) = by
-            && !matches!(registration, Registration::Key { id, .. } if id == by.key)
+            Acquisition::Taken => {
+                transaction.rollback().await?;
+                return Err(Error::Taken { id: spec.id.to_string() }.into());
+            }
+        };
+        if let Some(by) = by.filter(|_| further)
             && registrations::count(&transaction, by.key).await? >= i64::from(by.most)
         {
             transaction.rollback().await?;
             return Err(Error::TooMany { what: "workers" }.into());
         }
         registrations::note(&transaction, &spec.id, by.map(|by| by.key)).await?;
-        let before = found.map(|found| found.worker);
-        // What was known of the ComfyUI is kept until its runner knows better.
-        let report = before.as_ref().map_or_else(WorkerReport::default, |worker| WorkerReport {
-            object_info: worker.report.object_info,
-            identity: worker.report.identity.clone(),
-            ..WorkerReport::default()
-        });
-        let lease = self.sessions.options().policy.lease;
-        let worker = Worker {
-            spec: spec.clone(),
-            report,
-            owner,
-            fence: before.as_ref().map_or(Fence(1), |worker| worker.fence.next()),
-            until: now.checked_add(lease).unwrap_or(Timestamp::MAX),
-            created_at: before.as_ref().map_or(now, |worker| worker.created_at),
-            last_active_at: now,
-        };
-        if before.is_some() {
+        if found.is_some() {
             update(&transaction, &worker).await?
         } else {
             insert(&transaction, &worker).await?
@@ -224,12 +214,11 @@ impl Inner {
 
     async fn try_forget_worker(&self, id: &WorkerId) -> Result<(), Fault> {
         let transaction = self.sessions.begin().await?;
-        let now = transaction.now;
         let Some(found) = find_worker(&transaction, id, true).await? else {
             transaction.rollback().await?;
             return Err(Error::NotFound { what: "worker", id: id.to_string() }.into());
         };
-        if found.held && found.worker.until >= now {
+        if !found.is_free(self, &transaction).await? {
             transaction.rollback().await?;
             return Err(Error::Fenced.into());
         }
@@ -308,6 +297,16 @@ async fn armful(transaction: &Transaction, mut ids: Vec<Uuid>) -> Result<Vec<Uui
 struct Held {
     worker: Worker,
     held: bool,
+}
+
+impl Held {
+    /// Whether it is nobody's.
+    async fn is_free(&self, inner: &Inner, transaction: &Transaction) -> Result<bool, Fault> {
+        let until = self.worker.until;
+        let late = self.held && until < transaction.now;
+        let settled = late && inner.sessions.is_settled(transaction).await?;
+        Ok(is_free(self.held, until, transaction.now, settled))
+    }
 }
 
 async fn find_worker(transaction: &Transaction, id: &WorkerId, lock: bool) -> Result<Option<Held>, Fault> {

@@ -1,18 +1,19 @@
 //! The statements that write, each for any number of rows.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use postgres_types::{Json, Type};
 use remuda_core::{FeedPack, Lease, PendingReason, Task, TaskId, TaskInput, WorkerId};
 
 use super::columns::{Columns, JsonText, each};
-use super::save::Save;
+use super::save::{STORED, Save};
 
 /// A statement with its parameters.
 pub(super) type Statement<'a> = (&'static str, Columns<'a>);
 
 /// How many parameters `remuda.save_3` has.
-const PARAMETERS: usize = 79;
+const PARAMETERS: usize = 82;
 
 /// What most transactions write is one call, whose statements the server has planned already.
 static SAVE: LazyLock<String> = LazyLock::new(|| {
@@ -55,7 +56,7 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
 /// The parameters of `remuda.save_3`.
 fn everything(save: &Save, shard: i16) -> Columns<'_> {
     let columns = new_tasks(Columns::default(), save.new_tasks.values());
-    let columns = changed_tasks(columns, save.tasks.values());
+    let columns = changed_tasks(columns, save.tasks.values(), &save.left);
     let over = &save.closed;
     let leases = &save.new_leases;
     let events = &save.events;
@@ -88,6 +89,7 @@ fn everything(save: &Save, shard: i16) -> Columns<'_> {
         .with(Type::INT8_ARRAY, deltas(2))
         .with(Type::INT8_ARRAY, deltas(3))
         .with(Type::INT8_ARRAY, deltas(4))
+        .with(Type::INT8_ARRAY, deltas(STORED))
         .with(Type::UUID_ARRAY, each(&save.inputs, |id| id.0))
         .with(Type::TEXT_ARRAY, each(save.feed.keys(), |tenant| tenant.as_str()))
         .with(Type::TIMESTAMPTZ, events.last().map(|event| event.at))
@@ -99,6 +101,8 @@ fn new_tasks<'a>(
     both: impl Iterator<Item = &'a (Task, TaskInput)> + Clone,
 ) -> Columns<'a> {
     let new: &Vec<&Task> = &both.clone().map(|(task, _)| task).collect();
+    let stored: Vec<i64> =
+        both.clone().map(|(task, input)| input.stored_bytes(task.metadata.as_ref())).collect();
     let inputs: &Vec<&TaskInput> = &both.map(|(_, input)| input).collect();
     columns
         .with(Type::UUID_ARRAY, values(new, |t| t.id.0))
@@ -127,14 +131,19 @@ fn new_tasks<'a>(
         .with(Type::TEXT_ARRAY, values(new, |t| t.origin.as_ref().map(|o| o.dialect.as_str())))
         .with(Type::TEXT_ARRAY, values(new, |t| t.origin.as_ref().and_then(|o| o.external_id.as_deref())))
         .with(Type::TEXT_ARRAY, values(new, |t| t.origin.as_ref().and_then(|o| o.client.as_deref())))
+        .with(Type::INT8_ARRAY, stored)
         .with(Type::TEXT_ARRAY, values(inputs, |input| input.workflow.get()))
         .with(Type::JSON_ARRAY, values(inputs, |input| Json(&input.placements)))
         .with(Type::JSON_ARRAY, values(inputs, |input| Json(&input.requires)))
         .with(Type::TEXT_ARRAY, values(inputs, |input| input.extra.as_deref().map(JsonText)))
 }
 
-/// All that may change of a task. Its row is locked.
-fn changed_tasks<'a>(columns: Columns<'a>, tasks: impl Iterator<Item = &'a Task>) -> Columns<'a> {
+/// All that may change of a task. Its row is locked. `left`: what the results of those that end count as.
+fn changed_tasks<'a>(
+    columns: Columns<'a>,
+    tasks: impl Iterator<Item = &'a Task>,
+    left: &BTreeMap<TaskId, i64>,
+) -> Columns<'a> {
     let now: &Vec<&Task> = &tasks.collect();
     columns
         .with(Type::UUID_ARRAY, values(now, |t| t.id.0))
@@ -155,6 +164,7 @@ fn changed_tasks<'a>(columns: Columns<'a>, tasks: impl Iterator<Item = &'a Task>
         .with(Type::TIMESTAMPTZ_ARRAY, values(now, |t| t.avoid_until))
         .with(Type::JSON_ARRAY, values(now, |t| t.error.as_ref().map(Json)))
         .with(Type::JSON_ARRAY, values(now, |t| t.result.as_ref().map(Json)))
+        .with(Type::INT8_ARRAY, values(now, |t| left.get(&t.id).copied().unwrap_or(0)))
 }
 
 fn values<'a, R, T>(rows: &[&'a R], value: impl Fn(&'a R) -> T) -> Vec<T> {

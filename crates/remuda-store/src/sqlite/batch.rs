@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use remuda_core::transition::Ended;
 use remuda_core::{
-    Attempt, FeedPack, LaneId, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, Tenant,
-    Timestamp,
+    Attempt, FeedPack, LaneId, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, TaskResult,
+    Tenant, Timestamp,
 };
 use rusqlite::{Connection, params};
 
@@ -69,12 +69,12 @@ impl<'a> Batch<'a> {
         found.next()?.map(rows::task).transpose()
     }
 
-    /// A new task, unless there is one with its id. Its lane has to hear of it.
-    pub(super) fn insert_task(&mut self, no: i64, task: &Task) -> Outcome<bool> {
+    /// A new task that counts as so many bytes, unless there is one with its id. Its lane has to hear of it.
+    pub(super) fn insert_task(&mut self, no: i64, task: &Task, bytes: i64) -> Outcome<bool> {
         let sql = "INSERT INTO task (id, no, tenant, workflow_id, priority, status, reason, lane, affinity, shape, \
                    cost_ms, rank, created_at, run_at, deadline, timeout_s, max_retries, failures, losses, attempt, \
-                   fence, version, metadata, retry_of, dialect, external_id, client) \
-                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?, ?, ?, ?) \
+                   fence, version, metadata, retry_of, dialect, external_id, client, stored) \
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?) \
                    ON CONFLICT DO NOTHING";
         let origin = task.origin.as_ref();
         let inserted = self.db.prepare_cached(sql)?.execute(params![
@@ -101,20 +101,25 @@ impl<'a> Batch<'a> {
             origin.map(|origin| origin.dialect.as_str()),
             origin.and_then(|origin| origin.external_id.as_deref()),
             origin.and_then(|origin| origin.client.as_deref()),
+            bytes,
         ])?;
         if inserted == 0 {
             return Ok(false);
         }
         self.state.count(&task.tenant, None, Some(task.status));
+        self.state.store_bytes(&task.tenant, bytes);
         self.tally(task, 1);
         Ok(true)
     }
 
     /// A task that changed. `was`: its state before, and whether it was in the queue.
     pub(super) fn update_task(&mut self, was: &Was, task: &Task) -> Outcome<()> {
+        let ends = was.finished_at.is_none() && task.finished_at.is_some();
+        let left = task.result.as_ref().filter(|_| ends).map_or(0, TaskResult::stored_bytes);
         let sql = "UPDATE task SET status = ?2, reason = ?3, lane = ?4, run_at = ?5, started_at = ?6, \
                    finished_at = ?7, failures = ?8, losses = ?9, attempt = ?10, fence = ?11, version = ?12, \
-                   cancel_at = ?13, worker = ?14, avoid_worker = ?15, avoid_until = ?16, error = ?17 \
+                   cancel_at = ?13, worker = ?14, avoid_worker = ?15, avoid_until = ?16, error = ?17, \
+                   stored = stored + ?18 \
                    WHERE id = ?1";
         self.db.prepare_cached(sql)?.execute(params![
             task.id.0.as_bytes(),
@@ -134,9 +139,11 @@ impl<'a> Batch<'a> {
             task.avoid_worker.as_ref().map(remuda_core::WorkerId::as_str),
             opt_micros(task.avoid_until),
             opt_json_text(task.error.as_ref())?,
+            left,
         ])?;
+        self.state.store_bytes(&task.tenant, left);
         self.state.count(&task.tenant, Some(was.status), Some(task.status));
-        if was.finished_at.is_none() && task.finished_at.is_some() {
+        if ends {
             self.tally(task, -1);
         }
         if was.queued {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use remuda_core::{LeaseRef, Phase, WorkerId};
+use remuda_core::{LeaseRef, WorkerId};
 use rusqlite::params;
 use tokio::sync::oneshot;
 
@@ -28,7 +28,7 @@ pub(super) type Told = HashMap<LeaseRef, (bool, bool)>;
 impl Batch<'_> {
     /// Renews what is still the caller's, and finds out what is not.
     pub(super) fn beat(&mut self, request: &BeatRequest) -> Outcome<(Vec<LeaseRef>, Vec<WorkerId>)> {
-        let until = self.now.checked_add(self.settings.policy().lease).unwrap_or(remuda_core::Timestamp::MAX);
+        let until = self.after(self.settings.policy().lease);
         let mut lost = Vec::new();
         for beat in &request.leases {
             let held = self.state.running.get_mut(&beat.lease.task);
@@ -38,15 +38,7 @@ impl Batch<'_> {
                 lost.push(beat.lease);
                 continue;
             };
-            held.lease.until = until;
-            held.lease.phase = beat.phase;
-            held.lease.progress = beat.share();
-            if beat.phase == Phase::Rendering {
-                held.lease.rendering_since.get_or_insert(self.now);
-            }
-            if beat.phase >= Phase::Rendering {
-                held.lease.wanted = false;
-            }
+            held.lease.renew(self.now, self.settings.policy(), beat.phase, beat.share());
             let (no, lease) = (held.no, held.lease.clone());
             self.update_lease(no, &lease)?;
             self.state.inherited.remove(&beat.lease);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use remuda_core::schedule::{self, Want};
+use remuda_core::schedule::{self, Ahead, Candidate, Want};
 use remuda_core::transition::{self, Claimer};
 use remuda_core::{Claim, Fence, LaneId, Lease, LeaseRef, OwnerId, Phase, Task, TaskId, TaskInput, WorkerId};
 use tokio::sync::{mpsc, oneshot};
@@ -309,36 +309,22 @@ impl Batch<'_> {
         if idle.is_empty() {
             return Ok(());
         }
-        let mut ahead: Vec<(i64, TaskId)> = self
-            .state
-            .running
-            .values()
-            .filter(|held| held.lease.phase == Phase::Ahead && held.task.cancel_at.is_none())
-            .map(|held| (held.task.rank, held.task.id))
-            .collect();
-        ahead.sort_unstable();
+        let waits = |held: &&Held| held.lease.phase == Phase::Ahead && held.task.cancel_at.is_none();
+        let waits = self.state.running.values().filter(waits).map(|held| self.ahead(held));
+        let mut ahead: Vec<Ahead> = waits.collect();
+        if ahead.is_empty() {
+            return Ok(());
+        }
+        ahead.sort_by(|a, b| a.candidate.order().cmp(&b.candidate.order()));
+        let mut expected = BTreeSet::new();
         for claim in idle {
-            if ahead.is_empty() {
-                break;
-            }
-            let could = |id: &TaskId| {
-                self.state.running.get(id).is_some_and(|held| {
-                    let avoids = held.task.avoid_worker.as_ref() == Some(&claim.request.worker)
-                        && held.task.avoid_until.is_some_and(|until| until > self.now);
-                    !avoids
-                        && held.lease.worker != claim.request.worker
-                        && self.state.lanes.fits(&claim.request.capabilities, &held.task.lane)
-                })
-            };
-            let asked = |id: &TaskId| self.state.running.get(id).is_some_and(|held| held.lease.wanted);
-            // One that was asked for before and is on its way will do.
-            let place = ahead
-                .iter()
-                .position(|(_, id)| asked(id) && could(id))
-                .or_else(|| ahead.iter().position(|(_, id)| could(id)));
-            let Some(place) = place else { continue };
-            let (_, id) = ahead.remove(place);
-            if let Some(held) = self.state.running.get_mut(&id)
+            let offer = &claim.request.capabilities;
+            let lanes = ahead.iter().map(|waits| &waits.candidate.lane);
+            let lanes = lanes.filter(|lane| self.state.lanes.fits(offer, lane)).cloned().collect();
+            let Some(found) = schedule::want_back(&ahead, &claim.want(lanes), &expected) else { continue };
+            let Some(waits) = ahead.get(found) else { continue };
+            expected.insert(waits.candidate.id);
+            if let Some(held) = self.state.running.get_mut(&waits.candidate.id)
                 && !held.lease.wanted
             {
                 held.lease.wanted = true;
@@ -348,5 +334,23 @@ impl Batch<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A running task that waits in its worker's own queue.
+    fn ahead(&self, held: &Held) -> Ahead {
+        let task = &held.task;
+        Ahead {
+            candidate: Candidate {
+                id: task.id,
+                lane: task.lane.clone(),
+                rank: task.rank,
+                priority: task.priority,
+                affinity: task.affinity,
+                avoid: schedule::avoids(task.avoid_worker.clone(), task.avoid_until, self.now),
+                since: task.run_at,
+            },
+            worker: held.lease.worker.clone(),
+            wanted: held.lease.wanted,
+        }
     }
 }

@@ -39,6 +39,8 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Submit {
     pub(super) new: NewTask,
+    /// What it counts as.
+    pub(super) bytes: i64,
     /// Its graph and what came beside it, if they are long. Here, so that it is not left over before this is done.
     pub(super) laid: Option<Arc<Laid>>,
     /// That it is in line, if it is not short.

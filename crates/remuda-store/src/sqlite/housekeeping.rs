@@ -139,6 +139,7 @@ impl Batch<'_> {
                 self.db.prepare_cached(sql)?.execute((id.0.as_bytes(),))?;
             }
             self.state.count(&task.tenant, Some(task.status), None);
+            self.state.read_usage_again(&task.tenant);
             forgotten += 1;
         }
         if forgotten > 0 {

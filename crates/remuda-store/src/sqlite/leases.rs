@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 
 use remuda_core::transition::{self, Ending};
-use remuda_core::{Lease, LeaseRef, OwnerId, Requirements, Task};
+use remuda_core::{LeaseRef, OwnerId, Requirements, Standing, Task};
+use rusqlite::OptionalExtension as _;
 
 use super::batch::{Batch, Was};
 use super::claims::RawClaim;
@@ -27,10 +28,7 @@ impl Batch<'_> {
     ) -> Outcome<EndReply> {
         let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
-            Err(task) => {
-                let discarded = ending.result().is_some() && task.result.is_none();
-                return Ok(EndReply { status: task.status, discarded, repeated: true });
-            }
+            Err(task) => return Ok(EndReply::again(&task, ending.result())),
         };
         let was = Was::from(&held.task);
         let ended =
@@ -53,7 +51,7 @@ impl Batch<'_> {
     ) -> Outcome<EndReply> {
         let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
-            Err(task) => return Ok(EndReply { status: task.status, discarded: false, repeated: true }),
+            Err(task) => return Ok(EndReply::again(&task, None)),
         };
         let was = Was::from(&held.task);
         let requires = learnt.map(|learnt| {
@@ -73,24 +71,25 @@ impl Batch<'_> {
     /// The task behind a lease that its caller still has, to be closed; or the task as a report of the same owner that came
     /// before left it.
     fn take(&mut self, owner: OwnerId, lease: LeaseRef) -> Outcome<Result<Held, Task>> {
-        match self.state.running.entry(lease.task) {
-            Entry::Occupied(held) if is_held(&held.get().lease, owner, lease) => {
-                return Ok(Ok(held.remove()));
-            }
-            Entry::Occupied(_) => return Err(Error::Fenced.into()),
-            Entry::Vacant(_) => {}
+        if let Entry::Occupied(held) = self.state.running.entry(lease.task) {
+            let holder = held.get().lease.owner;
+            return match Standing::of(&held.get().task, Some(holder), owner, lease) {
+                Standing::Holds => Ok(Ok(held.remove())),
+                Standing::Held | Standing::Fenced => Err(Error::Fenced.into()),
+            };
         }
-        match self.load_row(lease.task)? {
-            Some(found) if found.task.fence == lease.fence && self.had(owner, &found)? => Ok(Err(found.task)),
-            _ => Err(Error::Fenced.into()),
+        let Some(found) = self.load_row(lease.task)? else { return Err(Error::Fenced.into()) };
+        match Standing::of(&found.task, self.had(&found)?, owner, lease) {
+            Standing::Held => Ok(Err(found.task)),
+            Standing::Holds | Standing::Fenced => Err(Error::Fenced.into()),
         }
     }
 
-    /// Whether the last attempt of a task that does not run was this owner's.
-    fn had(&self, owner: OwnerId, found: &Numbered) -> Outcome<bool> {
-        let sql = "SELECT 1 FROM attempt WHERE no = ? AND n = ? AND owner = ?";
-        let mut statement = self.db.prepare_cached(sql)?;
-        Ok(statement.exists((found.no, found.task.attempt, owner.0.as_bytes()))?)
+    /// Whose the last attempt of a task was that does not run.
+    fn had(&self, found: &Numbered) -> Outcome<Option<OwnerId>> {
+        let sql = "SELECT owner FROM attempt WHERE no = ? AND n = ?";
+        let owner = |row: &rusqlite::Row<'_>| Ok(OwnerId(uuid::Uuid::from_bytes(row.get(0)?)));
+        Ok(self.db.prepare_cached(sql)?.query_row((found.no, found.task.attempt), owner).optional()?)
     }
 
     /// Takes over what runs on a worker.
@@ -100,13 +99,8 @@ impl Batch<'_> {
         let known: HashSet<LeaseRef> = request.known.iter().copied().collect();
         let takes = |held: &Held| {
             let lease = &held.lease;
-            if lease.worker != request.worker {
-                return false;
-            }
-            if lease.owner == request.owner {
-                return !known.contains(&lease.reference());
-            }
-            settled && self.ran_out(held)
+            let known = known.contains(&lease.reference());
+            lease.is_for(request.owner, &request.worker, known, settled && self.ran_out(held))
         };
         let taken = self.state.running.values().filter(|held| takes(held));
         let mut taken: Vec<_> = taken.map(|held| (held.started_at, held.task.id, held.no)).collect();
@@ -203,9 +197,4 @@ impl Batch<'_> {
         }
         Ok(lost)
     }
-}
-
-/// Whether this lease, of this owner, is the one that is meant.
-fn is_held(found: &Lease, owner: OwnerId, lease: LeaseRef) -> bool {
-    found.fence == lease.fence && found.owner == owner
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use remuda_core::quota::Usage;
 use remuda_core::{Fence, KeyId, KeyRecord, OwnerId};
 use rusqlite::{OptionalExtension as _, params};
 use uuid::Uuid;
@@ -71,8 +72,15 @@ impl Batch<'_> {
         }
     }
 
-    /// Keeps what is known of an uploaded file. The same file under the same name again is news only of its time.
+    /// Keeps what is known of an uploaded file. The same file under the same name again is news only of its time, and under
+    /// another name it takes no further room.
     pub(super) fn add_asset(&mut self, asset: &Asset) -> Outcome<()> {
+        let known = "SELECT 1 FROM asset WHERE tenant = ? AND sha256 = ?";
+        let known = self.db.prepare_cached(known)?.exists((asset.tenant.as_str(), asset.sha256.0))?;
+        if !known {
+            self.may_have(&asset.tenant, Usage { waiting: 0, bytes: asset.size })??;
+            self.state.read_usage_again(&asset.tenant);
+        }
         let sql = "INSERT INTO asset (tenant, sha256, key, filename, mime, size, created_at) \
                    VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key, \
                    mime = excluded.mime, size = excluded.size, created_at = excluded.created_at";

@@ -72,6 +72,7 @@ impl Batch<'_> {
 }
 
 fn candidate(row: &Row<'_>, now: i64) -> Outcome<Candidate> {
+    // Before the worker's name is read: most tasks avoid nobody.
     let avoids = row.get::<_, Option<i64>>(6)?.is_some_and(|until| until > now);
     Ok(Candidate {
         id: TaskId(rows::uuid(row, 0)?),

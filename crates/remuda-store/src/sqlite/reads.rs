@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::quota::Usage;
 use remuda_core::{
     Attempt, KeyId, KeyRecord, LaneId, Lease, OwnerId, PendingReason, Sha256, Status, Task, TaskEvent,
     TaskId, TaskInput, Tenant, Timestamp, Version, Worker, WorkerId,
@@ -232,6 +233,18 @@ pub(super) fn counts(db: &Connection, tenant: Option<&Tenant>) -> Outcome<Counts
         }
     }
     Ok(counts)
+}
+
+/// What a tenant has in the store.
+pub(super) fn usage(db: &Connection, tenant: &Tenant) -> Outcome<Usage> {
+    let read = |sql: &str| -> Outcome<i64> {
+        let found = db.prepare_cached(sql)?.query_row((tenant.as_str(),), |row| row.get(0));
+        Ok(found.optional()?.unwrap_or(0))
+    };
+    Ok(Usage {
+        waiting: read("SELECT n FROM count WHERE tenant = ? AND status = 'pending'")?,
+        bytes: read("SELECT bytes FROM stored WHERE tenant = ?")?,
+    })
 }
 
 /// How many tasks are before this one: in its own lane, and in those that every worker that can run it also serves.

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use remuda_core::quota::{Quota, Usage};
 use remuda_core::schedule::TenantClock;
 use remuda_core::{
     Fence, Lease, LeaseRef, OwnerId, Policy, Status, Task, TaskId, Tenant, Timestamp, WorkerId,
@@ -16,6 +17,7 @@ use rusqlite::Connection;
 use super::fault::{Outcome, corrupt};
 use super::feed;
 use super::lanes::Lanes;
+use super::reads;
 use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
 use crate::{Clock as _, DocumentLimits, Keyring, Options, SystemClock};
 
@@ -82,6 +84,11 @@ impl Settings {
     /// How many lanes a tenant may have tasks in.
     pub(super) fn max_lanes(&self) -> u64 {
         self.options.max_lanes
+    }
+
+    /// How much of the store a tenant may have.
+    pub(super) fn quota(&self) -> &Quota {
+        &self.options.quota
     }
 
     pub(super) fn policy(&self) -> &Policy {
@@ -166,6 +173,10 @@ pub(super) struct State {
     pub(super) shapes: HashMap<i64, Kept<Option<i64>>>,
     /// Differences to the counters in the file.
     pub(super) counts: HashMap<Tenant, [i64; Status::ALL.len()]>,
+    /// What tenants have, as the file says.
+    usage: HashMap<Tenant, Usage>,
+    /// Differences to the bytes in the file.
+    stored: HashMap<Tenant, i64>,
     pub(super) next_no: i64,
     /// The number of the next row of the feed.
     pub(super) next_feed: i64,
@@ -184,6 +195,8 @@ impl State {
         self.tenants.clear();
         self.shapes.clear();
         self.counts.clear();
+        self.usage.clear();
+        self.stored.clear();
         self.next_no =
             1 + db.query_row("SELECT coalesce(max(no), 0) FROM input_row", (), |row| row.get::<_, i64>(0))?;
         self.next_feed = feed::next(db)?;
@@ -208,6 +221,37 @@ impl State {
         add(to, 1);
     }
 
+    /// What a tenant has in the store, with what this transaction changes.
+    pub(super) fn usage(&mut self, db: &Connection, tenant: &Tenant) -> Outcome<Usage> {
+        let in_file = match self.usage.get(tenant) {
+            Some(known) => *known,
+            None => {
+                let found = reads::usage(db, tenant)?;
+                self.usage.insert(tenant.clone(), found);
+                found
+            }
+        };
+        let counts = self.counts.get(tenant);
+        let waiting = counts.and_then(|counts| counts.get(Status::Pending as usize)).copied().unwrap_or(0);
+        let bytes = self.stored.get(tenant).copied().unwrap_or(0);
+        Ok(Usage { waiting: in_file.waiting + waiting, bytes: in_file.bytes + bytes })
+    }
+
+    /// The tasks of a tenant take so many bytes more.
+    pub(super) fn store_bytes(&mut self, tenant: &Tenant, bytes: i64) {
+        if bytes != 0 {
+            match self.stored.get_mut(tenant) {
+                Some(stored) => *stored += bytes,
+                None => _ = self.stored.insert(tenant.clone(), bytes),
+            }
+        }
+    }
+
+    /// The file was changed by a trigger.
+    pub(super) fn read_usage_again(&mut self, tenant: &Tenant) {
+        self.usage.remove(tenant);
+    }
+
     /// Writes what changed, once for the whole transaction.
     pub(super) fn flush(&mut self, db: &Connection) -> Outcome<()> {
         for (tenant, counts) in &mut self.counts {
@@ -216,8 +260,21 @@ impl State {
                     let sql = "INSERT INTO count (tenant, status, n) VALUES (?, ?, ?) \
                                ON CONFLICT DO UPDATE SET n = n + excluded.n";
                     db.prepare_cached(sql)?.execute((tenant.as_str(), status.as_str(), *n))?;
+                    if status == Status::Pending
+                        && let Some(usage) = self.usage.get_mut(tenant)
+                    {
+                        usage.waiting += *n;
+                    }
                     *n = 0;
                 }
+            }
+        }
+        for (tenant, bytes) in self.stored.drain() {
+            let sql = "INSERT INTO stored (tenant, bytes) VALUES (?, ?) \
+                       ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes";
+            db.prepare_cached(sql)?.execute((tenant.as_str(), bytes))?;
+            if let Some(usage) = self.usage.get_mut(&tenant) {
+                usage.bytes += bytes;
             }
         }
         for (tenant, kept) in self.tenants.iter_mut().filter(|(_, kept)| kept.changed) {
@@ -246,6 +303,9 @@ impl State {
         }
         if self.counts.len() > REMEMBERED {
             self.counts.clear();
+        }
+        if self.usage.len() > REMEMBERED {
+            self.usage.clear();
         }
     }
 }

@@ -1,6 +1,12 @@
 //! The handle that callers hold.
 
-use std::collections::HashMap;
+mod documents;
+mod housekeeping;
+mod keys;
+mod runners;
+mod tasks;
+mod workers;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,46 +14,30 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use remuda_core::transition::Ending;
-use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
-    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
-    Worker, WorkerId, WorkerSpec,
-};
+use remuda_core::{Installation, Tenant};
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
-use super::beats::Beat;
-use super::claims::{Orphans, Waiting};
-use super::command::{Command, Job, Submit};
+use super::claims::Orphans;
+use super::command::{Command, Job};
 use super::fault::Outcome;
 use super::lanes::Shared;
 use super::lock::FileLock;
-use super::pieces::{self, Texts};
+use super::pieces::Texts;
 use super::place::Place;
 use super::readers::Readers;
 use super::reads::Looked;
 use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
-use super::{documents, feed, lists, open, origins, reads};
+use super::{open, reads};
 use crate::lines::Lines;
-use crate::turns::{self, Turns};
-use crate::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, EndReply, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, Options,
-    OriginPage, OriginQuery, Page, Position, Registrant, Result, Store, Submitted, Tidied,
-};
+use crate::turns::Turns;
+use crate::{Change, Error, Options, Result, Store};
 
 /// So many commands may wait for the writer; further callers wait to hand theirs in.
 const COMMANDS: usize = 4096;
-
-/// So many tasks are hidden in one transaction: others wait for it.
-const HIDDEN_AT_ONCE: usize = 500;
-
-/// So many tasks are forgotten in one transaction: each may have much text.
-const FORGOTTEN_AT_ONCE: usize = 10;
 
 /// How many bytes are read where they are asked for: more would hold up the runtime.
 const SMALL: usize = 64 << 10;
@@ -62,7 +52,7 @@ const CHANGES: usize = 4096;
 ///
 /// ```
 /// use remuda_core::{NewTask, OwnerId};
-/// use remuda_store::{Options, SqliteStore, Store as _};
+/// use remuda_store::{Options, SqliteStore, Store as _, TaskStore as _};
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("remuda.db");
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -262,371 +252,6 @@ impl Store for SqliteStore {
             reads::ping(db)
         })
         .await
-    }
-
-    async fn submit(&self, mut new: NewTask) -> Result<Submitted> {
-        self.settings.secrets().seal_task(&mut new).await?;
-        let size = turns::size_of_input(&new.input);
-        let (laid, _turn) = match size > pieces::PIECE {
-            true => (Some(self.lay_down_input(&mut new).await?), None),
-            false => (None, self.turns.take(size).await?),
-        };
-        let (reply, answer) = oneshot::channel();
-        self.send(Command::Submit(Box::new(Submit { new, laid, _turn, done: None, reply }))).await?;
-        answer.await.unwrap_or(Err(Error::Closed))
-    }
-
-    async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {
-        let (tenant, key) = (tenant.clone(), key.to_owned());
-        self.look(move |db| reads::submitted(db, &tenant, &key)).await
-    }
-
-    async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
-        self.look_or_read(move |db, most| reads::look_up(db, &lookup, most)).await
-    }
-
-    async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        self.look_or_read(move |db, most| reads::task_within(db, id, most)).await
-    }
-
-    async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
-        self.look(move |db| reads::input_size(db, id)).await
-    }
-
-    async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        self.look_or_read(move |db, most| reads::input_within(db, id, most)).await
-    }
-
-    async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
-        self.read(move |db| reads::attempts(db, id, limit)).await
-    }
-
-    async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
-        self.look(move |db| reads::lease(db, id)).await
-    }
-
-    async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
-        self.read(move |db| reads::events(db, id, after, limit)).await
-    }
-
-    async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
-        let tenant = tenant.cloned();
-        self.read(move |db| feed::read(db, tenant.as_ref(), after, limit)).await
-    }
-
-    async fn feed_ends(&self) -> Result<FeedEnds> {
-        self.read(feed::ends).await
-    }
-
-    async fn list(&self, query: &ListQuery) -> Result<Page> {
-        let query = query.clone();
-        let tenant = query.tenant.clone();
-        self.read_of(tenant.as_ref(), move |db| lists::list(db, &query)).await
-    }
-
-    async fn list_origin(&self, query: &OriginQuery) -> Result<OriginPage> {
-        let query = query.clone();
-        let tenant = query.tenant.clone();
-        self.read_of(Some(&tenant), move |db| origins::list(db, &query)).await
-    }
-
-    async fn unfinished(&self, tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64> {
-        let client = (tenant.clone(), dialect, client.map(str::to_owned));
-        match self.unfinished.of(&client) {
-            Some(n) => Ok(n),
-            // By the writer, so that nothing is written between the count and what is remembered.
-            None => self.write(move |batch| batch.count_unfinished(&client)).await,
-        }
-    }
-
-    async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
-        let mut hidden = 0;
-        match which {
-            Hide::Tasks(tasks) => {
-                for some in tasks.chunks(HIDDEN_AT_ONCE) {
-                    let (tenant, some) = (tenant.clone(), some.to_vec());
-                    hidden += self.write(move |batch| batch.hide(&tenant, dialect, &some)).await?;
-                }
-            }
-            Hide::Ended => loop {
-                let (tenant, limit) = (tenant.clone(), HIDDEN_AT_ONCE as u64);
-                let some = self.write(move |batch| batch.hide_ended(&tenant, dialect, limit)).await?;
-                hidden += some;
-                if some < limit {
-                    break;
-                }
-            },
-        }
-        Ok(hidden)
-    }
-
-    async fn position(&self, id: TaskId) -> Result<Option<Position>> {
-        let lanes = self.lanes.clone();
-        self.read(move |db| reads::position(db, &lanes, id)).await
-    }
-
-    async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
-        let tenant = tenant.cloned();
-        self.read(move |db| reads::counts(db, tenant.as_ref())).await
-    }
-
-    async fn cancel(&self, id: TaskId) -> Result<Task> {
-        self.write(move |batch| batch.cancel(id)).await
-    }
-
-    async fn hasten(&self, id: TaskId) -> Result<Task> {
-        self.write(move |batch| batch.hasten(id)).await
-    }
-
-    async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
-        let (reply, answer) = oneshot::channel();
-        let (id, wait) = (self.next_id(), request.wait);
-        self.send(Command::Claim(Waiting::new(id, request, reply))).await?;
-        let ticket = self.patiently(answer, wait, Command::ClaimOver(id)).await?;
-        match ticket {
-            Some(ticket) => ticket.accept(&self.readers, self.settings.secrets()).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    async fn beat(&self, request: BeatRequest) -> Result<BeatReply> {
-        let (reply, answer) = oneshot::channel();
-        let (id, wait) = (self.next_id(), request.wait);
-        let beat = Beat { id, request, lost: Vec::new(), lost_workers: Vec::new(), reply };
-        self.send(Command::Beat(beat)).await?;
-        self.patiently(answer, wait, Command::BeatOver(id)).await
-    }
-
-    async fn end(&self, owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
-        let size = ending.result().map_or(0, turns::size_of_result);
-        let ending = Arc::new(ending);
-        let (laid, turn) = match size > pieces::PIECE {
-            true => (Some(self.lay_down_result(&ending).await?), None),
-            false => (None, self.turns.take(size).await?),
-        };
-        self.write(move |batch| {
-            let _in_line = &turn;
-            batch.end(owner, lease, (*ending).clone(), laid.as_deref())
-        })
-        .await
-    }
-
-    async fn give_back(
-        &self,
-        owner: OwnerId,
-        lease: LeaseRef,
-        learnt: Option<Requirements>,
-    ) -> Result<EndReply> {
-        self.write(move |batch| batch.give_back(owner, lease, learnt.as_ref())).await
-    }
-
-    async fn adopt(&self, request: AdoptRequest) -> Result<Vec<Claim>> {
-        let mut adopted = Vec::new();
-        for mut claim in self.write(move |batch| batch.adopt(&request)).await? {
-            let input = claim.read(&self.readers, self.settings.secrets()).await?;
-            adopted.push(claim.with(input));
-        }
-        Ok(adopted)
-    }
-
-    async fn note_harm(&self, task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed> {
-        self.write(move |batch| batch.note_harm(task, holder, &harm)).await
-    }
-
-    async fn leases(&self, worker: &WorkerId) -> Result<Vec<Lease>> {
-        let worker = worker.clone();
-        self.read(move |db| reads::leases(db, &worker)).await
-    }
-
-    async fn leases_for(&self, owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>> {
-        let worker = worker.clone();
-        self.read(move |db| reads::leases_for(db, owner, &worker)).await
-    }
-
-    async fn acquire_worker(&self, spec: WorkerSpec, owner: OwnerId) -> Result<Acquired> {
-        self.write(move |batch| batch.acquire_worker(&spec, owner)).await
-    }
-
-    async fn register_worker(&self, spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired> {
-        self.write(move |batch| batch.register_worker(&spec, owner, &by)).await
-    }
-
-    async fn inherit(&self, owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool> {
-        // Nearly all owners are new ones, and the writer has better things to do.
-        if !self.look(move |db| reads::is_former_owner(db, owner)).await? {
-            return Ok(false);
-        }
-        self.write(move |batch| batch.inherit(owner, key, grace)).await
-    }
-
-    async fn release_worker(&self, owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()> {
-        let id = id.clone();
-        self.write(move |batch| batch.release_worker(owner, &id, fence)).await
-    }
-
-    async fn forget_worker(&self, id: &WorkerId) -> Result<()> {
-        let id = id.clone();
-        self.write(move |batch| batch.forget_worker(&id)).await
-    }
-
-    async fn workers(&self) -> Result<Vec<Worker>> {
-        self.read(reads::workers).await
-    }
-
-    async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
-        self.read(reads::registrants).await
-    }
-
-    async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
-        self.write(move |batch| {
-            let _in_line = &turn;
-            batch.save_object_info(hash, &json)
-        })
-        .await
-    }
-
-    async fn bring_object_info(
-        &self,
-        hash: Sha256,
-        json: &str,
-        key: KeyId,
-        bounds: Descriptions,
-    ) -> Result<()> {
-        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
-        self.write(move |batch| {
-            let _in_line = &turn;
-            batch.bring_object_info(hash, &json, key, bounds)
-        })
-        .await
-    }
-
-    async fn forget_object_info(&self, age: Duration) -> Result<u64> {
-        self.write(move |batch| batch.forget_object_info(age)).await
-    }
-
-    async fn object_info(&self, hash: Sha256) -> Result<Option<String>> {
-        self.read(move |db| reads::object_info(db, hash)).await
-    }
-
-    async fn requires(&self, lane: &LaneId) -> Result<Option<Requirements>> {
-        Ok(self.lanes.requires(lane).map(|requires| (*requires).clone()))
-    }
-
-    async fn lanes(&self) -> Result<Vec<Lane>> {
-        Ok(self.lanes.all())
-    }
-
-    async fn lead(&self, what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>> {
-        let what = what.to_owned();
-        self.write(move |batch| batch.lead(&what, holder, ttl)).await
-    }
-
-    async fn resign(&self, what: &str, holder: OwnerId) -> Result<()> {
-        let what = what.to_owned();
-        self.write(move |batch| batch.resign(&what, holder)).await
-    }
-
-    async fn add_key(&self, key: KeyRecord) -> Result<()> {
-        self.write(move |batch| batch.add_key(&key)).await
-    }
-
-    async fn keys(&self) -> Result<Vec<KeyRecord>> {
-        self.read(reads::keys).await
-    }
-
-    async fn revoke_key(&self, id: KeyId) -> Result<KeyRecord> {
-        self.write(move |batch| batch.revoke_key(id)).await
-    }
-
-    async fn add_asset(&self, asset: Asset) -> Result<()> {
-        self.write(move |batch| batch.add_asset(&asset)).await
-    }
-
-    async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
-        let tenant = tenant.clone();
-        self.read(move |db| reads::asset(db, &tenant, sha256)).await
-    }
-
-    async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
-        let (tenant, filename) = (tenant.clone(), filename.to_owned());
-        self.read(move |db| reads::asset_named(db, &tenant, &filename)).await
-    }
-
-    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
-        let tenant = tenant.clone();
-        self.read(move |db| reads::assets(db, &tenant, limit)).await
-    }
-
-    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
-        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        self.read(move |db| documents::document(db, &tenant, &space, &path)).await
-    }
-
-    async fn put_document(
-        &self,
-        tenant: &Tenant,
-        space: &str,
-        path: &str,
-        bytes: Vec<u8>,
-        replace: bool,
-    ) -> Result<Option<DocumentInfo>> {
-        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        let turn = self.turns.take(bytes.len()).await?;
-        self.write(move |batch| {
-            let _in_line = &turn;
-            batch.put_document(&tenant, &space, &path, &bytes, replace)
-        })
-        .await
-    }
-
-    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
-        let (tenant, space, prefix) = (tenant.clone(), space.to_owned(), prefix.to_owned());
-        self.read_of(Some(&tenant.clone()), move |db| documents::documents(db, &tenant, &space, &prefix))
-            .await
-    }
-
-    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
-        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        self.write(move |batch| batch.delete_document(&tenant, &space, &path)).await
-    }
-
-    async fn tidy(&self) -> Result<Tidied> {
-        self.write(|batch| batch.tidy()).await
-    }
-
-    async fn unswept(&self, limit: u32) -> Result<Vec<Task>> {
-        self.read(move |db| reads::unswept(db, limit)).await
-    }
-
-    async fn swept(&self, tasks: &[TaskId]) -> Result<()> {
-        let tasks = tasks.to_vec();
-        self.write(move |batch| batch.swept(&tasks)).await
-    }
-
-    async fn outdated(&self, age: Duration, limit: u32) -> Result<Vec<TaskId>> {
-        let now = self.settings.now();
-        self.read(move |db| reads::outdated(db, now, age, limit)).await
-    }
-
-    async fn trim_feed(&self, age: Duration) -> Result<u64> {
-        let mut removed = 0;
-        loop {
-            let (count, more) = self.write(move |batch| batch.trim_feed(age)).await?;
-            removed += count;
-            if !more {
-                return Ok(removed);
-            }
-        }
-    }
-
-    async fn forget(&self, tasks: &[TaskId]) -> Result<u64> {
-        let mut forgotten = 0;
-        for some in tasks.chunks(FORGOTTEN_AT_ONCE) {
-            let some = some.to_vec();
-            forgotten += self.write(move |batch| batch.forget(&some)).await?;
-        }
-        Ok(forgotten)
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {

@@ -1,5 +1,6 @@
 //! Submitting, cancelling and hastening tasks.
 
+use remuda_core::quota::Usage;
 use remuda_core::schedule::{TenantClock, UNKNOWN_COST_MS, learn_cost};
 use remuda_core::{NewTask, Sha256, Task, TaskId, Tenant, transition};
 use rusqlite::{OptionalExtension as _, params};
@@ -9,18 +10,22 @@ use super::fault::{Outcome, corrupt};
 use super::pieces::Laid;
 use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
 use super::state::Kept;
-use crate::options::too_many_lanes;
+use crate::options::{admit, too_many_lanes};
 use crate::{Change, Error, Submitted};
 
 impl Batch<'_> {
     /// Takes a task in. Everything that can be wrong with it is found before the first write.
-    pub(super) fn submit(&mut self, new: &NewTask, laid: Option<&Laid>) -> Outcome<Submitted> {
+    /// `bytes`: what it counts as.
+    pub(super) fn submit(&mut self, new: &NewTask, laid: Option<&Laid>, bytes: i64) -> Outcome<Submitted> {
         if let Some(before) = self.submitted_before(new)? {
             return Ok(Submitted::Before(before));
         }
         let lane = new.input.requires.lane();
         if !self.state.lanes.may_enter(&new.tenant, &lane, self.settings.max_lanes()) {
             return self.repeated_or(new, too_many_lanes(self.settings.max_lanes()));
+        }
+        if let Err(over) = self.may_have(&new.tenant, Usage { waiting: 1, bytes })? {
+            return self.repeated_or(new, over);
         }
         let head = self.state.lanes.front(self.db, &lane)?;
         let cost_ms = self.cost(new.shape)?.unwrap_or(UNKNOWN_COST_MS);
@@ -34,7 +39,7 @@ impl Batch<'_> {
         };
 
         let no = self.state.next_no;
-        if !self.insert_task(no, &task)? {
+        if !self.insert_task(no, &task, bytes)? {
             let before = self.load(new.id)?.ok_or_else(|| corrupt("a task", "it is there and is not"))?;
             return own(new, before.task).map(Submitted::Before);
         }
@@ -85,10 +90,20 @@ impl Batch<'_> {
         let Some((request, task)) = found else {
             return Ok(None);
         };
-        if request != idempotency.request {
-            return Err(Error::Conflict { task }.into());
+        let before = transition::made_before(new, Some((request, task)), None);
+        match before.map_err(|task| Error::Conflict { task })? {
+            Some(task) => Ok(self.load(task)?.map(|found| found.task)),
+            None => Ok(None),
         }
-        Ok(self.load(task)?.map(|found| found.task))
+    }
+
+    /// Whether a tenant may have so much more in the store.
+    pub(super) fn may_have(&mut self, tenant: &Tenant, more: Usage) -> Outcome<Result<(), Error>> {
+        let quota = self.settings.quota();
+        if quota.is_none() {
+            return Ok(Ok(()));
+        }
+        Ok(admit(quota, self.state.usage(self.db, tenant)?, more))
     }
 
     /// A task that was taken in before is no further one, however many there are.
@@ -175,5 +190,7 @@ impl Batch<'_> {
 
 /// A task with the id of another tenant's is no repetition.
 fn own(new: &NewTask, before: Task) -> Outcome<Task> {
-    if before.tenant == new.tenant { Ok(before) } else { Err(Error::Conflict { task: before.id }.into()) }
+    let made = transition::made_before(new, None, Some(&before.tenant));
+    made.map_err(|task| Error::Conflict { task })?;
+    Ok(before)
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::SqliteStore;
-use crate::{Error, Options, Store as _};
+use crate::{Error, Options, TaskStore as _};
 
 fn new_task(bytes: usize) -> NewTask {
     let text = format!(r#"{{"1":{{"class_type":"{}","inputs":{{}}}}}}"#, "A".repeat(bytes));

@@ -2,107 +2,69 @@
 
 use std::time::Duration;
 
-use remuda_core::{
-    Fence, Health, OwnerId, Registration, Timestamp, Worker, WorkerId, WorkerReport, WorkerSpec,
-};
+use remuda_core::acquire::{Acquisition, Applicant, KnownWorker, acquire, is_free};
+use remuda_core::{Fence, OwnerId, Registration, Timestamp, Worker, WorkerId, WorkerSpec};
 use rusqlite::params;
 
 use super::batch::Batch;
-use super::fault::Outcome;
+use super::fault::{Outcome, corrupt};
 use super::rows::{self, json_text, micros};
 use super::state::Driver;
 use crate::{Acquired, Error, Registrant};
 
 impl Batch<'_> {
-    /// Registers a worker and takes its lease, if it can be had.
-    pub(super) fn acquire_worker(&mut self, spec: &WorkerSpec, owner: OwnerId) -> Outcome<Acquired> {
-        let known = self.worker(&spec.id)?;
-        // A name that the installation uses is its own: a process elsewhere that took it before has to give way.
-        let own = matches!(self.registration(&spec.id)?, Registration::Before | Registration::Here);
-        if let Some(worker) = known.as_ref().filter(|_| own && !self.is_free_for(&spec.id, owner)) {
-            return Ok(Acquired::HeldBy(worker.clone()));
-        }
-        self.register(&spec.id, None)?;
-        self.drive(spec, owner, known)
-    }
-
-    /// The same for a process elsewhere, with a key.
-    pub(super) fn register_worker(
+    /// Registers a worker and takes its lease, if it can be had. `by`: for a process elsewhere, with a key.
+    pub(super) fn acquire_worker(
         &mut self,
         spec: &WorkerSpec,
         owner: OwnerId,
-        by: &Registrant,
+        by: Option<&Registrant>,
     ) -> Outcome<Acquired> {
         let known = self.worker(&spec.id)?;
         let registration = match &known {
             Some(_) => self.registration(&spec.id)?,
             None => Registration::Before,
         };
-        if !registration.admits(by.key, &by.tenant) {
-            return Err(Error::Taken { id: spec.id.to_string() }.into());
-        }
-        if let Some(worker) = known.as_ref().filter(|_| !self.is_free_for(&spec.id, owner)) {
-            return Ok(Acquired::HeldBy(worker.clone()));
-        }
-        let own = matches!(registration, Registration::Key { id, .. } if id == by.key);
-        if !own && self.registered(by.key)? >= i64::from(by.most) {
+        let is_free = self.state.drivers.get(&spec.id).is_none_or(|driver| self.is_free(driver));
+        let found = known.as_ref().map(|worker| KnownWorker { worker, registration: &registration, is_free });
+        let applicant = Applicant { owner, key: by.map(|by| (by.key, &by.tenant)) };
+        let (worker, further) = match acquire(spec, &applicant, found, self.now, self.settings.policy()) {
+            Acquisition::Granted { worker, further } => (*worker, further),
+            Acquisition::Held => {
+                let held = known.map(Acquired::HeldBy);
+                return held.ok_or_else(|| corrupt("a worker", "somebody holds what is not there"));
+            }
+            Acquisition::Taken => return Err(Error::Taken { id: spec.id.to_string() }.into()),
+        };
+        if let Some(by) = by.filter(|_| further)
+            && self.registered(by.key)? >= i64::from(by.most)
+        {
             return Err(Error::TooMany { what: "workers" }.into());
         }
-        self.register(&spec.id, Some(by.key))?;
-        self.drive(spec, owner, known)
+        self.register(&spec.id, by.map(|by| by.key))?;
+        self.drive(worker)
     }
 
-    fn is_free_for(&self, id: &WorkerId, owner: OwnerId) -> bool {
-        let driver = self.state.drivers.get(id);
-        driver.is_none_or(|driver| driver.owner == owner || self.is_free(driver))
-    }
-
-    /// Gives a worker to a process that may have it.
-    fn drive(&mut self, spec: &WorkerSpec, owner: OwnerId, known: Option<Worker>) -> Outcome<Acquired> {
-        let until = self.after(self.settings.policy().lease);
-        let worker = match known {
-            Some(known) => Worker {
-                spec: spec.clone(),
-                report: WorkerReport {
-                    health: Health::Starting,
-                    object_info: known.report.object_info,
-                    identity: known.report.identity,
-                    ..WorkerReport::default()
-                },
-                owner,
-                fence: known.fence.next(),
-                until,
-                created_at: known.created_at,
-                last_active_at: self.now,
-            },
-            None => Worker {
-                spec: spec.clone(),
-                report: WorkerReport::default(),
-                owner,
-                fence: Fence(1),
-                until,
-                created_at: self.now,
-                last_active_at: self.now,
-            },
-        };
+    /// Gives a worker to the process in it.
+    fn drive(&mut self, worker: Worker) -> Outcome<Acquired> {
         let sql = "INSERT INTO worker (id, spec, report, owner, fence, held, until, created_at, last_active_at) \
                    VALUES (?, ?, ?, ?, ?, TRUE, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET spec = excluded.spec, \
                    report = excluded.report, owner = excluded.owner, fence = excluded.fence, held = TRUE, \
                    until = excluded.until, last_active_at = excluded.last_active_at";
         let (spec_text, report) = (json_text(&worker.spec)?, json_text(&worker.report)?);
         self.db.prepare_cached(sql)?.execute(params![
-            spec.id.as_str(),
+            worker.spec.id.as_str(),
             spec_text,
             report,
-            owner.0.as_bytes(),
+            worker.owner.0.as_bytes(),
             worker.fence.0,
-            micros(until),
+            micros(worker.until),
             micros(worker.created_at),
             micros(worker.last_active_at),
         ])?;
-        let driver = Driver { owner, fence: worker.fence, held: true, until };
-        self.state.drivers.insert(spec.id.clone(), driver);
-        self.state.driven.insert(spec.id.clone());
+        let Worker { owner, fence, until, .. } = worker;
+        self.state.drivers.insert(worker.spec.id.clone(), Driver { owner, fence, held: true, until });
+        self.state.driven.insert(worker.spec.id.clone());
         self.effects.drivers = true;
         Ok(Acquired::Yes(worker))
     }
@@ -141,8 +103,9 @@ impl Batch<'_> {
 
     /// Nobody holds it, or its holder does not report any more. This process holds the file, so it does.
     fn is_free(&self, driver: &Driver) -> bool {
-        let ran_out = driver.owner != self.settings.owner() && driver.until < self.now;
-        !driver.held || (ran_out && self.settings.settled(self.now))
+        let own = driver.owner == self.settings.owner();
+        let until = if own { Timestamp::MAX } else { driver.until };
+        is_free(driver.held, until, self.now, self.settings.settled(self.now))
     }
 
     fn worker(&self, id: &WorkerId) -> Outcome<Option<Worker>> {

@@ -374,7 +374,9 @@ impl Item {
     fn apply(&mut self, batch: &mut Batch<'_>) -> rusqlite::Result<()> {
         match self {
             Self::Submit(submit) => {
-                submit.done = Some(whole(batch, |batch| batch.submit(&submit.new, submit.laid.as_deref()))?);
+                submit.done = Some(whole(batch, |batch| {
+                    batch.submit(&submit.new, submit.laid.as_deref(), submit.bytes)
+                })?);
                 Ok(())
             }
             Self::Change(work) => work.apply(batch),

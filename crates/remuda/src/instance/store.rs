@@ -17,6 +17,7 @@ pub(crate) async fn open_store(settings: &Settings, owner: OwnerId) -> anyhow::R
     options.secrets = secrets::keyring(settings)?;
     options.documents = settings.door.documents;
     options.max_lanes = settings.tasks.max_lanes;
+    options.quota = settings.tasks.quota;
     Ok(match &settings.store.url {
         StoreUrl::Sqlite(path) => {
             if let Some(folder) = path.parent() {

@@ -3,10 +3,10 @@
 use anyhow::Context as _;
 use remuda_core::{Harm, HarmKind, OwnerId, TaskId, Timestamp};
 use remuda_pool::{HarmBook, Incident, IncidentKind};
-use remuda_store::Store;
+use remuda_store::RunnerStore;
 
 /// Tells everything, and forgets what was heard.
-pub(super) async fn tell(book: &HarmBook, store: &dyn Store, owner: OwnerId) -> anyhow::Result<()> {
+pub(super) async fn tell(book: &HarmBook, store: &dyn RunnerStore, owner: OwnerId) -> anyhow::Result<()> {
     for incident in book.all() {
         let (task, work) = (TaskId(incident.task), incident.what.clone());
         let harmed = store.note_harm(task, None, harm(&incident, owner)).await;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use remuda_core::OwnerId;
 use remuda_pool::{HarmBook, Marks, Pool, PoolOptions, Pulse, Watchdog, WatchdogOptions};
 use remuda_runner::HerdOptions;
-use remuda_store::Store;
+use remuda_store::RunnerStore;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{enforce, harm};
@@ -54,7 +54,7 @@ impl Process {
     }
 
     /// Tells a store that counts of every task that brought this process down. Before anything is taken up again.
-    pub(crate) async fn tell(&self, store: &dyn Store, owner: OwnerId) -> anyhow::Result<()> {
+    pub(crate) async fn tell(&self, store: &dyn RunnerStore, owner: OwnerId) -> anyhow::Result<()> {
         harm::tell(&self.harm, store, owner).await
     }
 

@@ -11,14 +11,14 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
 use http::{StatusCode, header};
 use percent_encoding::percent_decode_str;
-use remuda_core::Sha256;
+use remuda_core::{Sha256, Tenant};
 use remuda_files::BoxError;
 
 use super::picture;
 use crate::error::ApiError;
 use crate::form;
 use crate::options::Limits;
-use crate::routes::timely;
+use crate::routes::{timely, upload_room};
 use crate::share::Visit;
 use crate::state::AppState;
 
@@ -73,6 +73,12 @@ pub(super) enum NoForm {
     Trouble(ApiError),
 }
 
+impl From<ApiError> for NoForm {
+    fn from(error: ApiError) -> Self {
+        Self::Trouble(error)
+    }
+}
+
 impl From<remuda_files::Error> for NoForm {
     fn from(error: remuda_files::Error) -> Self {
         match error {
@@ -96,11 +102,24 @@ impl IntoResponse for NoForm {
 }
 
 /// Reads a form.
-pub(super) async fn read(state: &AppState, request: Request, keep: Keep) -> Result<Form, NoForm> {
-    let limit = match keep {
-        Keep::Stored => state.limits.asset,
-        Keep::InMemory => state.limits.asset.min(picture::LARGEST),
+pub(super) async fn read(
+    state: &AppState,
+    tenant: &Tenant,
+    request: Request,
+    keep: Keep,
+) -> Result<Form, NoForm> {
+    let room = upload_room(state, tenant).await?;
+    let room = match keep {
+        Keep::Stored => room,
+        Keep::InMemory => room.no_more_than(picture::LARGEST),
     };
+    read_within(state, request, keep, room.longest).await.map_err(|error| match error {
+        NoForm::TooLarge(_) if room.is_left => NoForm::Trouble(room.refusal()),
+        other => other,
+    })
+}
+
+async fn read_within(state: &AppState, request: Request, keep: Keep, limit: u64) -> Result<Form, NoForm> {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     // A form is a little longer than its file.

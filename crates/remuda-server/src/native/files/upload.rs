@@ -38,7 +38,7 @@ pub(super) async fn image(
     request: Request,
 ) -> ApiResult<Response> {
     let _permit = state.permits.upload()?;
-    let form = match form::read(&state, request, Keep::Stored).await {
+    let form = match form::read(&state, &caller.tenant, request, Keep::Stored).await {
         Ok(form) => form,
         Err(refusal) => return Ok(refusal.into_response()),
     };
@@ -57,7 +57,7 @@ pub(super) async fn mask(
     request: Request,
 ) -> ApiResult<Response> {
     let _permit = state.permits.upload()?;
-    let form = match form::read(&state, request, Keep::InMemory).await {
+    let form = match form::read(&state, &caller.tenant, request, Keep::InMemory).await {
         Ok(form) => form,
         Err(refusal) => return Ok(refusal.into_response()),
     };

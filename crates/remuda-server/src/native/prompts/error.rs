@@ -101,7 +101,11 @@ impl From<ApiError> for NativeError {
             return Self { inner: Some(Box::new(error)), ..new };
         }
         let new = Self::refused(body.code, body.error.clone(), body.detail.clone().unwrap_or_default());
-        Self { status: error.status, inner: Some(Box::new(error)), ..new }
+        let mut new = Self { status: error.status, ..new };
+        if let Some(limit) = body.limit {
+            new.extra_info.insert("limit".to_owned(), limit.into());
+        }
+        Self { inner: Some(Box::new(error)), ..new }
     }
 }
 

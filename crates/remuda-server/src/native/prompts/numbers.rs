@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remuda_core::{Dialect, Status, Tenant};
-use remuda_store::{OriginOrder, OriginQuery, Store};
+use remuda_store::{OriginOrder, OriginQuery, TaskStore};
 
 /// The largest whole number that a float holds exactly.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
@@ -20,7 +20,7 @@ impl Numbers {
     ///
     /// After a restart it goes on after the tenant's newest prompt, so that lists which clients sort by it stay in
     /// order. Several gateways may give the same number: nothing of ours depends on it.
-    pub(super) async fn next(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<u64> {
+    pub(super) async fn next(&self, store: &dyn TaskStore, tenant: &Tenant) -> remuda_store::Result<u64> {
         self.begin(store, tenant).await?;
         let mut next = self.next_numbers();
         let number = next.entry(tenant.clone()).or_default();
@@ -29,13 +29,13 @@ impl Numbers {
     }
 
     /// What the next number will be.
-    pub(super) async fn current(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<u64> {
+    pub(super) async fn current(&self, store: &dyn TaskStore, tenant: &Tenant) -> remuda_store::Result<u64> {
         self.begin(store, tenant).await?;
         Ok(self.next_numbers().get(tenant).copied().unwrap_or_default())
     }
 
     /// Finds out where to go on, once.
-    async fn begin(&self, store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<()> {
+    async fn begin(&self, store: &dyn TaskStore, tenant: &Tenant) -> remuda_store::Result<()> {
         if !self.next_numbers().contains_key(tenant) {
             let begin = newest(store, tenant).await?.map_or(0, |number| number + 1);
             // Another may have been faster, and given some already.
@@ -50,7 +50,7 @@ impl Numbers {
 }
 
 /// The number of the tenant's newest prompt.
-async fn newest(store: &dyn Store, tenant: &Tenant) -> remuda_store::Result<Option<u64>> {
+async fn newest(store: &dyn TaskStore, tenant: &Tenant) -> remuda_store::Result<Option<u64>> {
     let query = OriginQuery {
         tenant: tenant.clone(),
         dialect: Dialect::Comfyui,

@@ -21,24 +21,58 @@ CREATE TABLE remuda.feed_state (
 );
 INSERT INTO remuda.feed_state (epoch, removed_xid, removed_seq) VALUES (1, '0', 0);
 
--- As save_2, with the feed.
+-- What a tenant has in the store: the bytes of its tasks, as each has them in its row, and of its assets, each content once.
+-- A task that an earlier release takes in or ends has none.
+ALTER TABLE remuda.task ADD COLUMN stored bigint NOT NULL DEFAULT 0;
+ALTER TABLE remuda.counter ADD COLUMN stored bigint NOT NULL DEFAULT 0;
+INSERT INTO remuda.counter (tenant, shard, pending, running, completed, failed, cancelled, stored)
+    SELECT tenant, -2, 0, 0, 0, 0, 0, sum(size) FROM
+        (SELECT tenant, sha256, max(size) AS size FROM remuda.asset GROUP BY tenant, sha256) AS a GROUP BY tenant;
+
+-- Triggers, because servers of an earlier release take in assets and forget tasks, too. Each has a shard of its own.
+CREATE FUNCTION remuda.task_stored_no_more() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO remuda.counter AS c (tenant, shard, pending, running, completed, failed, cancelled, stored)
+        SELECT tenant, -1, 0, 0, 0, 0, 0, -sum(stored) FROM gone WHERE stored <> 0 GROUP BY tenant ORDER BY tenant
+        ON CONFLICT (tenant, shard) DO UPDATE SET stored = c.stored + excluded.stored;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER task_stored_no_more AFTER DELETE ON remuda.task REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION remuda.task_stored_no_more();
+-- Whoever brings the same content at the same moment waits for the row of the counter, and then sees the other.
+CREATE FUNCTION remuda.asset_stored() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO remuda.counter AS c (tenant, shard, pending, running, completed, failed, cancelled, stored)
+        VALUES (NEW.tenant, -2, 0, 0, 0, 0, 0, 0) ON CONFLICT (tenant, shard) DO UPDATE SET stored = c.stored;
+    IF NOT EXISTS (SELECT 1 FROM remuda.asset
+        WHERE tenant = NEW.tenant AND sha256 = NEW.sha256 AND filename <> NEW.filename)
+    THEN
+        UPDATE remuda.counter SET stored = stored + NEW.size WHERE tenant = NEW.tenant AND shard = -2;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER asset_stored AFTER INSERT ON remuda.asset FOR EACH ROW EXECUTE FUNCTION remuda.asset_stored();
+
+-- As save_2, with the feed and with what tasks count as.
 CREATE FUNCTION remuda.save_3(
     new_id uuid[], new_tenant text[], new_workflow_id text[], new_priority smallint[], new_status text[], new_reason
     text[], new_lane text[], new_affinity bigint[], new_shape bigint[], new_cost_ms bigint[], new_rank bigint[],
     new_created_at timestamptz[], new_run_at timestamptz[], new_deadline timestamptz[], new_started_at
     timestamptz[], new_timeout_s integer[], new_max_retries integer[], new_attempt integer[], new_fence bigint[],
     new_version bigint[], new_worker text[], new_metadata json[], new_retry_of uuid[], new_dialect text[],
-    new_external_id text[], new_client text[], input_workflow text[], input_placements json[], input_requires json[],
+    new_external_id text[], new_client text[], new_stored bigint[], input_workflow text[], input_placements json[], input_requires json[],
     input_extra text[], now_id uuid[], now_status text[], now_reason text[], now_lane
     text[], now_run_at timestamptz[], now_started_at timestamptz[], now_finished_at timestamptz[], now_failures
     integer[], now_losses integer[], now_attempt integer[], now_fence bigint[], now_version bigint[], now_cancel_at
     timestamptz[], now_worker text[], now_avoid_worker text[], now_avoid_until timestamptz[], now_error json[],
-    now_result json[], over_task uuid[], over_ended_at timestamptz[], over_outcome text[], over_failure json[],
+    now_result json[], now_stored bigint[], over_task uuid[], over_ended_at timestamptz[], over_outcome text[], over_failure json[],
     over_gpu_ms bigint[], lease_task uuid[], lease_fence bigint[], lease_attempt integer[], lease_owner uuid[],
     lease_worker text[], lease_prompt_id uuid[], lease_until timestamptz[], lease_phase text[], lease_gateway
     text[], lease_started_at timestamptz[], event_task uuid[], event_n bigint[], event_at timestamptz[], event_kind
     text[], event_data json[], count_shard smallint, count_tenant text[], count_pending bigint[], count_running
-    bigint[], count_completed bigint[], count_failed bigint[], count_cancelled bigint[],
+    bigint[], count_completed bigint[], count_failed bigint[], count_cancelled bigint[], count_stored bigint[],
     read_task uuid[],
     feed_tenant text[], feed_at timestamptz, feed_entries bytea[]
 ) RETURNS TABLE (input_of uuid, workflow_of text, placements_of json, requires_of json, extra_of text)
@@ -48,12 +82,12 @@ BEGIN
         INSERT INTO remuda.task (
             id, tenant, workflow_id, priority, status, reason, lane, affinity, shape, cost_ms, rank, created_at,
             run_at, deadline, started_at, timeout_s, max_retries, attempt, fence, version, worker, metadata,
-            retry_of, dialect, external_id, client, failures, losses
+            retry_of, dialect, external_id, client, stored, failures, losses
         ) SELECT u.*, 0, 0 FROM unnest(
             new_id, new_tenant, new_workflow_id, new_priority, new_status, new_reason, new_lane, new_affinity,
             new_shape, new_cost_ms, new_rank, new_created_at, new_run_at, new_deadline, new_started_at,
             new_timeout_s, new_max_retries, new_attempt, new_fence, new_version, new_worker, new_metadata,
-            new_retry_of, new_dialect, new_external_id, new_client
+            new_retry_of, new_dialect, new_external_id, new_client, new_stored
         ) AS u;
         INSERT INTO remuda.task_input (task, workflow, placements, requires, extra)
             SELECT * FROM unnest(new_id, input_workflow, input_placements, input_requires, input_extra);
@@ -63,14 +97,14 @@ BEGIN
             status = u.status, reason = u.reason, lane = u.lane, run_at = u.run_at, started_at = u.started_at,
             finished_at = u.finished_at, failures = u.failures, losses = u.losses, attempt = u.attempt, fence =
             u.fence, version = u.version, cancel_at = u.cancel_at, worker = u.worker, avoid_worker = u.avoid_worker,
-            avoid_until = u.avoid_until, error = u.error, result = u.result
+            avoid_until = u.avoid_until, error = u.error, result = u.result, stored = t.stored + u.stored
         FROM unnest(
             now_id, now_status, now_reason, now_lane, now_run_at, now_started_at, now_finished_at, now_failures,
             now_losses, now_attempt, now_fence, now_version, now_cancel_at, now_worker, now_avoid_worker,
-            now_avoid_until, now_error, now_result
+            now_avoid_until, now_error, now_result, now_stored
         ) AS u(
             id, status, reason, lane, run_at, started_at, finished_at, failures, losses, attempt, fence, version,
-            cancel_at, worker, avoid_worker, avoid_until, error, result
+            cancel_at, worker, avoid_worker, avoid_until, error, result, stored
         ) WHERE t.id = u.id;
     END IF;
     IF cardinality(over_task) > 0 THEN
@@ -103,13 +137,14 @@ BEGIN
             SELECT u.tenant, feed_at, u.entries FROM unnest(feed_tenant, feed_entries) AS u(tenant, entries);
     END IF;
     IF cardinality(count_tenant) > 0 THEN
-        INSERT INTO remuda.counter AS c (tenant, shard, pending, running, completed, failed, cancelled)
-            SELECT u.tenant, count_shard, u.pending, u.running, u.completed, u.failed, u.cancelled
-            FROM unnest(count_tenant, count_pending, count_running, count_completed, count_failed, count_cancelled)
-                AS u(tenant, pending, running, completed, failed, cancelled)
+        INSERT INTO remuda.counter AS c (tenant, shard, pending, running, completed, failed, cancelled, stored)
+            SELECT u.tenant, count_shard, u.pending, u.running, u.completed, u.failed, u.cancelled, u.stored
+            FROM unnest(count_tenant, count_pending, count_running, count_completed, count_failed, count_cancelled,
+                count_stored) AS u(tenant, pending, running, completed, failed, cancelled, stored)
             ON CONFLICT (tenant, shard) DO UPDATE SET pending = c.pending + excluded.pending,
                 running = c.running + excluded.running, completed = c.completed + excluded.completed,
-                failed = c.failed + excluded.failed, cancelled = c.cancelled + excluded.cancelled;
+                failed = c.failed + excluded.failed, cancelled = c.cancelled + excluded.cancelled,
+                stored = c.stored + excluded.stored;
     END IF;
     IF cardinality(read_task) > 0 THEN
         RETURN QUERY SELECT i.task, i.workflow, i.placements, i.requires, i.extra FROM remuda.task_input i
@@ -159,14 +194,16 @@ BEGIN
         new_affinity, new_shape, new_cost_ms, new_rank, new_created_at, new_run_at, new_deadline,
         new_started_at, new_timeout_s, new_max_retries, new_attempt, new_fence, new_version,
         new_worker, new_metadata, new_retry_of, new_dialect, new_external_id, new_client,
-        input_workflow, input_placements, input_requires, input_extra, now_id, now_status,
+        array_fill(0::bigint, ARRAY[cardinality(new_id)]), input_workflow, input_placements, input_requires, input_extra, now_id, now_status,
         now_reason, now_lane, now_run_at, now_started_at, now_finished_at, now_failures, now_losses,
         now_attempt, now_fence, now_version, now_cancel_at, now_worker, now_avoid_worker,
-        now_avoid_until, now_error, now_result, over_task, over_ended_at, over_outcome,
+        now_avoid_until, now_error, now_result,
+        array_fill(0::bigint, ARRAY[cardinality(now_id)]), over_task, over_ended_at, over_outcome,
         over_failure, over_gpu_ms, lease_task, lease_fence, lease_attempt, lease_owner,
         lease_worker, lease_prompt_id, lease_until, lease_phase, lease_gateway, lease_started_at,
         event_task, event_n, event_at, event_kind, event_data, count_shard, count_tenant,
-        count_pending, count_running, count_completed, count_failed, count_cancelled, read_task,
+        count_pending, count_running, count_completed, count_failed, count_cancelled,
+        array_fill(0::bigint, ARRAY[cardinality(count_tenant)]), read_task,
         coalesce(feed_tenant, '{}'), clock_timestamp(), coalesce(feed_entries, '{}')
     );
 END

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use remuda_core::Tenant;
+use remuda_core::quota::Quota;
 
 use crate::config::error::ConfigError;
 use crate::config::resolve::Resolved;
@@ -108,6 +109,26 @@ static MAX_LANES: Setting = Setting {
     ..Setting::BASE
 };
 
+static MAX_WAITING: Setting = Setting {
+    name: "tasks.max_waiting",
+    env: &["REMUDA_MAX_WAITING"],
+    default: "10000000",
+    shape: Shape::Number,
+    range: (0, 1_000_000_000),
+    help: "How many tasks of one tenant may wait; further ones are refused; 0 for any number",
+    ..Setting::BASE
+};
+
+static MAX_STORED: Setting = Setting {
+    name: "tasks.max_stored",
+    env: &["REMUDA_MAX_STORED"],
+    default: "10TiB",
+    shape: Shape::Size,
+    range: (0, 1 << 60),
+    help: "How many bytes the tasks of one tenant, their results and its uploads may take; beyond it nothing more is taken in; 0 for any number",
+    ..Setting::BASE
+};
+
 static TENANT_LABELS: Setting = Setting {
     name: "tasks.tenant_labels",
     env: &["REMUDA_TENANT_LABELS"],
@@ -127,6 +148,8 @@ pub(super) const SETTINGS: &[&Setting] = &[
     &MAX_OUTPUT_TOTAL,
     &MAX_RESULT_SIZE,
     &MAX_LANES,
+    &MAX_WAITING,
+    &MAX_STORED,
     &TENANT_LABELS,
 ];
 
@@ -151,6 +174,9 @@ pub(crate) struct Tasks {
     pub(crate) max_result_size: u64,
     /// Different requirements of a tenant's unfinished tasks: `REMUDA_MAX_LANES`, 1,000.
     pub(crate) max_lanes: u64,
+    /// Tasks of a tenant that wait: `REMUDA_MAX_WAITING`, 10,000,000; and bytes of its tasks and uploads: `REMUDA_MAX_STORED`,
+    /// 10 TiB.
+    pub(crate) quota: Quota,
     /// Labels that all tasks of a tenant require: `REMUDA_TENANT_LABELS`, none.
     pub(crate) tenant_labels: BTreeMap<Tenant, BTreeSet<String>>,
 }
@@ -167,6 +193,7 @@ impl Tasks {
             max_output_total: from.get::<Size, _>(&MAX_OUTPUT_TOTAL)?.0,
             max_result_size: from.get::<Size, _>(&MAX_RESULT_SIZE)?.0,
             max_lanes: from.get(&MAX_LANES)?,
+            quota: Quota { waiting: from.get(&MAX_WAITING)?, bytes: from.get::<Size, _>(&MAX_STORED)?.0 },
             tenant_labels: tenant_labels(&from.list(&TENANT_LABELS)?)
                 .map_err(|reason| from.blame(&TENANT_LABELS, reason))?,
         })

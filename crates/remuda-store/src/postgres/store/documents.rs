@@ -1,0 +1,62 @@
+//! What tenants keep beside their tasks.
+
+use async_trait::async_trait;
+use remuda_core::{Sha256, Tenant};
+
+use super::PostgresStore;
+use crate::{Asset, Document, DocumentInfo, DocumentStore, Result};
+
+#[async_trait]
+impl DocumentStore for PostgresStore {
+    async fn add_asset(&self, asset: Asset) -> Result<()> {
+        self.inner.open()?;
+        self.inner.add_asset(&asset).await
+    }
+
+    async fn room(&self, tenant: &Tenant) -> Result<u64> {
+        let _turn = self.inner.turn().await?;
+        self.inner.room(tenant).await
+    }
+
+    async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.asset(tenant, sha256).await
+    }
+
+    async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.asset_named(tenant, filename).await
+    }
+
+    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.assets(tenant, limit).await
+    }
+
+    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.document(tenant, space, path).await
+    }
+
+    async fn put_document(
+        &self,
+        tenant: &Tenant,
+        space: &str,
+        path: &str,
+        bytes: Vec<u8>,
+        replace: bool,
+    ) -> Result<Option<DocumentInfo>> {
+        self.inner.open()?;
+        self.inner.put_document(tenant, space, path, &bytes, replace).await
+    }
+
+    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>> {
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
+        self.inner.documents(tenant, space, prefix).await
+    }
+
+    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
+        self.inner.open()?;
+        self.inner.delete_document(tenant, space, path).await
+    }
+}

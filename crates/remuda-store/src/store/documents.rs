@@ -1,0 +1,46 @@
+//! What tenants keep beside their tasks.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use remuda_core::{Sha256, Tenant};
+
+use crate::{Asset, Document, DocumentInfo, Result};
+
+/// What tenants keep beside their tasks: uploaded files, settings and user data.
+#[async_trait]
+pub trait DocumentStore: fmt::Debug + Send + Sync + 'static {
+    /// How many bytes a tenant may still bring before it has all that one may have.
+    async fn room(&self, tenant: &Tenant) -> Result<u64>;
+
+    /// Keeps what is known of an uploaded file. [`crate::Error::OverLimit`] when its content is new and there is no room for it.
+    async fn add_asset(&self, asset: Asset) -> Result<()>;
+
+    /// An uploaded file of a tenant, by its content.
+    async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>>;
+
+    /// The newest uploaded file of a tenant with this name.
+    async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
+
+    /// The newest uploaded file of a tenant under each name, by name; at most `limit`.
+    async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>>;
+
+    /// A document of a tenant.
+    async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>>;
+
+    /// Writes a document; its times are the store's. Without `replace` an existing one stays, and the answer is `None`.
+    async fn put_document(
+        &self,
+        tenant: &Tenant,
+        space: &str,
+        path: &str,
+        bytes: Vec<u8>,
+        replace: bool,
+    ) -> Result<Option<DocumentInfo>>;
+
+    /// The documents of a collection whose paths begin so, by path.
+    async fn documents(&self, tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>>;
+
+    /// Removes a document; whether there was one.
+    async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool>;
+}

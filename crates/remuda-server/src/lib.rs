@@ -7,6 +7,7 @@ mod dialect;
 mod door;
 mod error;
 mod extract;
+mod feed;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,4 +1,5 @@
-//! Who waits for news of which task. One reader of the store's changes serves all of them.
+//! Who waits for news of which task. One reader of the store's changes serves all of them, and what that one does not hear of
+//! is found in the feed (`crate::feed`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_core::{Task, TaskId, Version};
-use remuda_store::{Change, Store};
+use remuda_store::Change;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
+
+use crate::state::AppState;
 
 type Followed = Mutex<HashMap<TaskId, watch::Sender<News>>>;
 
@@ -28,10 +30,13 @@ impl News {
         self.version.is_some_and(|now| now <= version)
     }
 
-    /// Older news are of no use beside newer ones, but an end is final.
-    fn merge(&mut self, other: News) {
+    /// Older news are of no use beside newer ones, but an end is final. Whether anything is new.
+    fn merge(&mut self, other: News) -> bool {
+        let same =
+            other.ended.is_none() && self.version.zip(other.version).is_some_and(|(one, two)| two <= one);
         self.version = self.version.zip(other.version).map(|(one, two)| one.max(two));
         self.ended = other.ended.or_else(|| self.ended.take());
+        !same
     }
 }
 
@@ -54,21 +59,36 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Passes the store's changes on, until `stop`.
-    pub(crate) async fn run(self, store: Arc<dyn Store>, stop: CancellationToken) {
-        let mut changes = store.changes();
+    /// Passes the store's changes on, until the server stops.
+    pub(crate) async fn run(state: AppState) {
+        let mut changes = state.store.changes();
         loop {
             let change = tokio::select! {
-                () = stop.cancelled() => return,
+                () = state.stop.cancelled() => return,
                 change = changes.recv() => change,
             };
             match change {
-                Ok(change) => self.tell(change.task, &News::from(change)),
-                Err(RecvError::Lagged(_)) => self.tell_all(),
-                // The store was closed; whoever waits looks for itself.
+                Ok(change) => {
+                    state.feed.pushed(change.task, change.version);
+                    state.changes.tell(change.task, &News::from(change));
+                }
+                // What was lost is in the feed.
+                Err(RecvError::Lagged(_)) => state.feed.hurry(),
+                // The store was closed.
                 Err(RecvError::Closed) => return,
             }
         }
+    }
+
+    /// Whether anybody follows anything.
+    pub(crate) fn has_followers(&self) -> bool {
+        let followed = !self.followed.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        followed || !self.grouped.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// A task has this version by now.
+    pub(crate) fn tell_version(&self, task: TaskId, version: Version) {
+        self.tell(task, &News { version: Some(version), ended: None });
     }
 
     /// News of this task from now on.
@@ -87,7 +107,7 @@ impl Changes {
     fn tell(&self, task: TaskId, news: &News) {
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = followed.get(&task) {
-            sender.send_modify(|known| known.merge(news.clone()));
+            sender.send_if_modified(|known| known.merge(news.clone()));
         }
         drop(followed);
         let grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,9 +116,12 @@ impl Changes {
         }
     }
 
-    fn tell_all(&self) {
+    /// Something may have happened to every task: whoever follows one looks at it.
+    pub(crate) fn tell_all(&self) {
         let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        followed.values().for_each(|sender| sender.send_modify(|known| known.merge(News::default())));
+        for sender in followed.values() {
+            sender.send_if_modified(|known| known.merge(News::default()));
+        }
         drop(followed);
         let grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
         grouped.iter().for_each(|(task, group)| group.tell(*task, News::default()));
@@ -114,9 +137,14 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
-    /// Waits for news, or for `patience`: not every database can tell what other processes do. Whether there were news.
+    /// Waits for news, but not longer than `patience`. Whether there were news.
     pub(crate) async fn changed(&mut self, patience: Duration) -> bool {
         tokio::time::timeout(patience, self.news()).await.is_ok()
+    }
+
+    /// What was news could not be looked at: it is news once more.
+    pub(crate) fn again(&mut self) {
+        self.news.mark_changed();
     }
 
     /// What happened since the task is followed.
@@ -153,7 +181,7 @@ impl GroupNews {
     fn tell(&self, task: TaskId, news: News) {
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         match changed.entry(task) {
-            Entry::Occupied(mut known) => known.get_mut().merge(news),
+            Entry::Occupied(mut known) => drop(known.get_mut().merge(news)),
             Entry::Vacant(none) => drop(none.insert(news)),
         }
         drop(changed);

@@ -53,6 +53,9 @@ pub(crate) struct ErrorBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub(crate) limit: Option<&'static str>,
+    /// Where the feed of events begins: a value for its `after`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first: Option<String>,
 }
 
 /// An answer that is not the one that was hoped for.
@@ -210,6 +213,13 @@ impl From<remuda_store::Error> for ApiError {
                 new
             }
             Error::Closed => unavailable("stopping"),
+            Error::Gone { first } => {
+                let error =
+                    format!("what followed that event is not kept any more: begin with ?after={first}");
+                let mut new = Self::new(StatusCode::GONE, "gone", error).field("Last-Event-ID");
+                new.body.first = Some(first.to_string());
+                new
+            }
             other => Self::internal(other.to_string()),
         }
     }

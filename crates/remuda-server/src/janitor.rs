@@ -188,6 +188,15 @@ impl Janitor {
                 break;
             }
         }
+        if let Some(age) = *retention {
+            let removed = store.trim_feed(age).await?;
+            if removed > 0 {
+                tracing::debug!(
+                    count = removed,
+                    "what happened was removed from the feed at the end of its retention"
+                );
+            }
+        }
         files.sweep_temporary(STALE_UPLOAD).await?;
         self.forget_workers().await?;
         self.forget_descriptions().await

@@ -7,6 +7,7 @@ mod dialect;
 mod door;
 mod error;
 mod extract;
+mod feed;
 mod form;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -21,6 +21,12 @@ const LISTS: u64 = 6;
 /// … and how many of one tenant: fewer than a store has readers, so that others find one free.
 const LISTS_OF_ONE: u64 = 2;
 
+/// How many pages of the feed are read at once, for readers that are behind …
+const FEEDS: u64 = 6;
+
+/// … and how many for one tenant.
+const FEEDS_OF_ONE: u64 = 2;
+
 /// A room with its names.
 #[derive(Debug)]
 struct Kind {
@@ -85,6 +91,7 @@ pub(crate) struct Permits {
     sidecars: Kind,
     reads: Kind,
     lists: Kind,
+    feeds: Room,
 }
 
 impl Permits {
@@ -108,6 +115,7 @@ impl Permits {
                 what: "lists of tasks",
                 setting: "server.memory",
             },
+            feeds: Room::capped(FEEDS, FEEDS_OF_ONE),
         }
     }
 
@@ -157,6 +165,16 @@ impl Permits {
     /// The same for many tasks.
     pub(crate) async fn list(&self) -> Result<Pass, TurnedAway> {
         self.lists.wait(PATIENCE).await
+    }
+
+    /// To be held while a page of the feed is read for a guest that is behind. Waits as long as it takes: whoever waits reads
+    /// nothing meanwhile.
+    pub(crate) async fn feed(&self, guest: &Arc<Guest>) -> Pass {
+        loop {
+            if let Ok(pass) = self.feeds.wait(guest, 1, PATIENCE).await {
+                return pass;
+            }
+        }
     }
 
     /// The room for such reads, for answers that take several.

@@ -11,8 +11,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::changes::Changes;
 use crate::door::{Lobby, Manners, Seated, attend, deepen, refuse};
+use crate::feed::Feed;
 use crate::keys_socket::KeysHandle;
+use crate::native::Desk;
 use crate::options::ServerOptions;
 use crate::router::router;
 use crate::routes;
@@ -59,7 +62,9 @@ impl Server {
     pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {
         let state = self.state;
         let background = TaskTracker::new();
-        background.spawn(state.changes.clone().run(state.store.clone(), state.stop.clone()));
+        background.spawn(Changes::run(state.clone()));
+        background.spawn(Feed::run(state.clone()));
+        background.spawn(Desk::run(state.clone()));
         let watcher = state.clone();
         background.spawn(async move { watcher.keys.watch(&watcher.stop).await });
         background.close();

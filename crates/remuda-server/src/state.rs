@@ -18,6 +18,7 @@ use url::Url;
 
 use crate::access::{Failures, Hosts, KeyCache};
 use crate::changes::Changes;
+use crate::feed::Feed;
 use crate::metrics::Metrics;
 use crate::native::prompts::Numbers;
 use crate::native::{Catalogue, Desk, Frontend};
@@ -46,6 +47,7 @@ pub(crate) struct Shared {
     /// Wrong keys, by address.
     pub(crate) failures: Failures,
     pub(crate) changes: Changes,
+    pub(crate) feed: Feed,
     pub(crate) relays: Relays,
     pub(crate) live: Live,
     pub(crate) desk: Desk,
@@ -99,6 +101,7 @@ impl AppState {
             hosts,
             failures: Failures::new(options.limits.login_failures, options.limits.login_delay),
             changes: Changes::default(),
+            feed: Feed::default(),
             relays: Relays::new(),
             live: Live::default(),
             desk: Desk::default(),

@@ -31,6 +31,11 @@ impl FeedPlace {
     pub(crate) fn after_row(epoch: i64, transaction: i64, row: i64) -> Self {
         Self { epoch, transaction, row, entry: u32::MAX }
     }
+
+    /// Whether what follows this place is kept in a feed that begins and ends there. One after its end belongs to another feed.
+    pub fn is_between(&self, ends: &FeedEnds) -> bool {
+        self.epoch == ends.first.epoch && (ends.first..=ends.last).contains(self)
+    }
 }
 
 /// A text that names no place in a feed.

@@ -43,7 +43,7 @@ enum Command {
     Status(commands::tasks::OneTask),
     /// List tasks, newest first.
     List(commands::tasks::ListArgs),
-    /// Follow a task to its end.
+    /// Follow a task to its end, or everything that happens.
     Watch(commands::tasks::WatchArgs),
     /// Stop tasks.
     Cancel(commands::tasks::ManyTasks),

@@ -6,6 +6,7 @@ mod support;
 
 use std::path::Path;
 
+use remuda_testbed::process::Program;
 use support::{PATIENCE, Running, remuda, text};
 
 const WORKFLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/workflows/text-to-image.json");
@@ -59,6 +60,27 @@ async fn a_workflow_goes_in_and_its_files_come_out() {
     let second = text(&again.stdout);
     assert_ne!(second, id);
     assert!(remuda(&["watch", &second, "--server", url]).status.success());
+
+    // Without a task, everything that happened and happens, a line each.
+    let program = env!("CARGO_BIN_EXE_remuda");
+    let args = ["watch", "--after", "first", "--json", "--server", url];
+    let all = Program::start(program, args, [("RUST_LOG", "off")]).unwrap();
+    let event = remuda_testbed::wait::until("the end of the second task", PATIENCE, async || {
+        let lines = all.output();
+        let events = lines.iter().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        events.into_iter().find(|event| event["task"] == second.as_str() && event["kind"] == "completed")
+    });
+    let event = event.await.unwrap();
+    let from = event["id"].as_str().unwrap().to_owned();
+    let mut rest =
+        Program::start(program, ["watch", "--after", &from, "--server", url], [("RUST_LOG", "off")]).unwrap();
+    let third = text(&remuda(&["submit", WORKFLOW, "--server", url, "--set", "3.steps=2"]).stdout);
+    rest.wait_line(&format!("{third}  submitted"), PATIENCE).await.unwrap();
+    rest.wait_line(&format!("{third}  completed"), PATIENCE).await.unwrap();
+    assert!(rest.output().iter().all(|line| !line.contains(&second)), "{:?}", rest.output());
+    let gone = remuda(&["watch", "--after", "9-9-9-9", "--server", url]);
+    assert_eq!(gone.status.code(), Some(4), "{}", text(&gone.stderr));
+    assert!(text(&gone.stderr).contains("?after="), "{}", text(&gone.stderr));
 }
 
 #[tokio::test]

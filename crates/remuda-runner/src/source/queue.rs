@@ -33,17 +33,15 @@ pub struct QueueSource {
 }
 
 impl QueueSource {
-    /// Puts the parts together. `owner` is the process.
-    pub fn new(store: Arc<dyn Store>, files: Files, hub: FrameHub, owner: OwnerId) -> Self {
-        let preflight = Arc::new(Preflight::new(Arc::clone(&store)));
+    /// Puts the parts together. The pre-flight is the one of this process: it remembers what it has read. `owner` is the process.
+    pub fn new(
+        store: Arc<dyn Store>,
+        preflight: Arc<Preflight>,
+        files: Files,
+        hub: FrameHub,
+        owner: OwnerId,
+    ) -> Self {
         Self { store, preflight, files, hub, owner, largest_output: LARGEST_OUTPUT }
-    }
-
-    /// Uses the pre-flight that this process has already: it remembers what it has read.
-    #[must_use]
-    pub fn with_preflight(mut self, preflight: Arc<Preflight>) -> Self {
-        self.preflight = preflight;
-        self
     }
 
     /// Takes no larger outputs than this.

@@ -8,6 +8,7 @@ use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{NewTask, OwnerId, Status, Task, TaskId, WorkerId, WorkerSpec};
 use remuda_files::{Files, Location};
 use remuda_frames::FrameHub;
+use remuda_preflight::Preflight;
 use remuda_runner::source::{QueueSource, Source};
 use remuda_runner::{Herd, HerdOptions, QuarantineRules, Timing, WorkerConfig, host_id, worker_id_for};
 use remuda_store::{Options, PostgresStore, SqliteStore, Store};
@@ -73,7 +74,8 @@ impl Rig {
     pub(crate) fn source(&self, owner: OwnerId) -> Arc<dyn Source> {
         let own = self.stores.iter().find(|(known, _)| *known == owner);
         let store = own.map_or(&self.store, |(_, store)| store);
-        Arc::new(QueueSource::new(Arc::clone(store), self.files.clone(), self.hub.clone(), owner))
+        let preflight = Arc::new(Preflight::new(Arc::clone(store)));
+        Arc::new(QueueSource::new(Arc::clone(store), preflight, self.files.clone(), self.hub.clone(), owner))
     }
 
     /// A herd of the process that has the store open.

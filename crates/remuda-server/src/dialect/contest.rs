@@ -6,12 +6,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use axum::routing::MethodRouter;
 use http::Method;
 use tower::ServiceExt as _;
 
-use super::Dialect;
+use super::{Dialect, Refusal, shaped};
 use crate::error::ApiResult;
 use crate::extract::read_body_with;
 use crate::state::AppState;
@@ -30,7 +30,16 @@ pub(crate) struct Contest {
 }
 
 /// What is contested, and by whom.
-type Contested = Arc<Vec<(Contest, MethodRouter)>>;
+type Contested = Arc<Vec<Contestant>>;
+
+/// A dialect that wants a route of another.
+#[derive(Debug)]
+struct Contestant {
+    contest: Contest,
+    handler: MethodRouter,
+    /// The shape of the dialect's errors.
+    refusal: Option<Refusal>,
+}
 
 /// Puts the contests of all dialects before the routes of one.
 pub(super) fn contested(
@@ -38,9 +47,14 @@ pub(super) fn contested(
     dialects: &[Dialect],
     state: &AppState,
 ) -> Router<AppState> {
-    let contests = dialects.iter().flat_map(|dialect| dialect.contests);
-    let contests: Vec<_> =
-        contests.map(|contest| (contest.clone(), (contest.handler)().with_state(state.clone()))).collect();
+    let contests = dialects.iter().flat_map(|dialect| {
+        dialect.contests.iter().map(|contest| Contestant {
+            contest: contest.clone(),
+            handler: (contest.handler)().with_state(state.clone()),
+            refusal: dialect.refusal,
+        })
+    });
+    let contests: Vec<_> = contests.collect();
     if contests.is_empty() {
         return routes;
     }
@@ -54,7 +68,7 @@ async fn decide(
 ) -> ApiResult<Response> {
     let (method, path) = (request.method(), request.uri().path());
     let wanted: Vec<_> =
-        contests.iter().filter(|(contest, _)| contest.method == *method && contest.path == path).collect();
+        contests.iter().filter(|one| one.contest.method == *method && one.contest.path == path).collect();
     if wanted.is_empty() {
         return Ok(next.run(request).await);
     }
@@ -62,7 +76,7 @@ async fn decide(
     let (most, time) = (state.limits.body, state.limits.body_time);
     let (bytes, permit) =
         read_body_with(&parts.headers, body, most, time, state.permits.submission()).await?;
-    let tests: Vec<_> = wanted.iter().map(|(contest, _)| contest.is_ours).collect();
+    let tests: Vec<_> = wanted.iter().map(|one| one.contest.is_ours).collect();
     let (text, size) = (bytes.clone(), bytes.len());
     let whose = move || tests.iter().position(|is_ours| is_ours(&text));
     let tenant = parts.extensions.get::<crate::access::Caller>().map(|caller| caller.tenant.clone());
@@ -72,7 +86,10 @@ async fn decide(
     drop(permit);
     let request = Request::from_parts(parts, Body::from(bytes));
     match whose.and_then(|place| wanted.get(place)) {
-        Some((_, handler)) => Ok(handler.clone().oneshot(request).await.into_response()),
+        Some(one) => {
+            let Ok(response) = one.handler.clone().oneshot(request).await;
+            Ok(shaped(one.refusal, response))
+        }
         None => Ok(next.run(request).await),
     }
 }

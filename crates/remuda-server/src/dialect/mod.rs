@@ -5,6 +5,10 @@
 //! Nothing elsewhere knows its name or its paths.
 
 mod contest;
+#[cfg(test)]
+mod example;
+#[cfg(test)]
+mod tests;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -21,7 +25,7 @@ use crate::error::{ApiError, ErrorBody};
 use crate::state::AppState;
 use crate::{native, routes, sync};
 
-/// All of them. What two of them want, the first has; the second may contest it.
+/// All of them. A path that two of them want is a route of the first; the second contests it.
 pub(crate) const DIALECTS: &[Dialect] = &[routes::DIALECT, native::DIALECT, sync::DIALECT];
 
 /// An API that clients already speak.
@@ -42,8 +46,10 @@ pub(crate) type Refusal = fn(StatusCode, ErrorBody) -> Response;
 pub(crate) fn router(dialects: &'static [Dialect], state: &AppState) -> Router<AppState> {
     dialects.iter().fold(Router::new(), |all, dialect| {
         let (routes, _) = (dialect.routes)().split_for_parts();
+        // Below the contests: another dialect may want a method that this one has not.
+        let routes = routes.method_not_allowed_fallback(wrong_method);
         let routes = contest::contested(routes, dialects, state);
-        all.merge(layered(routes.method_not_allowed_fallback(wrong_method), dialect.refusal, state))
+        all.merge(layered(routes, dialect.refusal, state))
     })
 }
 
@@ -68,8 +74,13 @@ pub(crate) fn layered(
 
 /// Says in a dialect's own shape what was refused before its handler was reached.
 async fn in_shape(refusal: Refusal, request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+    shaped(Some(refusal), next.run(request).await)
+}
+
+/// An answer, in a dialect's own shape if it is a refusal in ours. Whatever it is, it has its shape then.
+fn shaped(refusal: Option<Refusal>, mut response: Response) -> Response {
     let Some(body) = response.extensions_mut().remove::<ErrorBody>() else { return response };
+    let Some(refusal) = refusal else { return response };
     let mut shaped = refusal(response.status(), body);
     for name in [header::RETRY_AFTER, header::WWW_AUTHENTICATE, header::ALLOW] {
         if let Some(value) = response.headers_mut().remove(&name) {

@@ -29,12 +29,15 @@ use crate::access::{Caller, ReadCaller};
 use crate::changes::Follow;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiQuery, TaskPath};
-use crate::service::{self, POLL};
+use crate::service;
 use crate::share::{Charged, Guest, Visit};
 use crate::state::AppState;
 
-/// While no frames come, so often it is looked whether and where the task runs.
+/// How long after frames ended it is looked where the task runs now.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// The pause before a store that did not answer is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How many events are read at once.
 const BATCH: u32 = 100;
@@ -112,6 +115,8 @@ pub(crate) async fn events(
     let streams = state.metrics.streams.clone();
     let streamer = Streamer {
         heartbeat_at: Instant::now() + state.limits.heartbeat,
+        unread: true,
+        look_at: Some(Instant::now()),
         state: state.clone(),
         id,
         after,
@@ -127,6 +132,11 @@ pub(crate) async fn events(
         streamer.run().await;
         streams.dec();
     });
+    Ok(answer(body))
+}
+
+/// An answer that is a stream of events.
+pub(super) fn answer(body: mpsc::Receiver<Bytes>) -> Response {
     let stream = ReceiverStream::new(body).map(Ok::<_, std::convert::Infallible>);
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -134,7 +144,7 @@ pub(crate) async fn events(
         // Proxies must not collect events into larger pieces.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, Body::from_stream(stream)).into_response())
+    (headers, Body::from_stream(stream)).into_response()
 }
 
 /// One stream of events. Ends when the task has, when its reader is gone, or when the server stops.
@@ -148,6 +158,10 @@ struct Streamer {
     caller: Caller,
     /// Who pictures on their way are charged to.
     guest: Arc<Guest>,
+    /// There may be events that were not sent.
+    unread: bool,
+    /// When it is to be looked where the task runs, if no frames come. `None`: it does not run.
+    look_at: Option<Instant>,
     /// When a sign of life is due, for proxies that end silent connections: a while after the last thing sent.
     heartbeat_at: Instant,
 }
@@ -164,14 +178,12 @@ impl Streamer {
         let _over: Result<(), Over> = async {
             self.send(Bytes::from_static(b"retry: 2000\n: following\n\n")).await?;
             let mut frames = None;
-            let mut look = Instant::now();
             loop {
-                if self.send_events().await? {
-                    look = Instant::now();
+                if self.unread && self.send_events().await? {
+                    self.look_at = Some(Instant::now());
                 }
-                if frames.is_none() && look <= Instant::now() {
+                if frames.is_none() && self.look_at.is_some_and(|at| at <= Instant::now()) {
                     frames = self.find_frames().await?;
-                    look = Instant::now() + LOOK;
                 }
                 self.wait(&mut frames).await?;
             }
@@ -200,6 +212,7 @@ impl Streamer {
                 }
             }
             if !full {
+                self.unread = false;
                 return Ok(moved);
             }
         }
@@ -207,9 +220,15 @@ impl Streamer {
 
     /// Where frames of the task can be had, if it runs.
     async fn find_frames(&mut self) -> Result<Option<LiveFrames>, Over> {
+        self.look_at = Some(Instant::now() + LOOK);
         let lease = match self.state.store.lease(self.id).await {
             Ok(Some(lease)) => lease,
-            Ok(None) | Err(_) => return Ok(None),
+            Ok(None) => {
+                // When it is claimed, that is an event.
+                self.look_at = None;
+                return Ok(None);
+            }
+            Err(_) => return Ok(None),
         };
         match lease.gateway {
             // Frames of a task whose gateway is gone stay at the one that got them.
@@ -228,13 +247,17 @@ impl Streamer {
 
     /// Passes frames on until there may be news.
     async fn wait(&mut self, frames: &mut Option<LiveFrames>) -> Result<(), Over> {
-        let poll = Instant::now() + POLL;
+        let unread = self.unread.then(|| Instant::now() + PAUSE);
+        let again = unread.into_iter().chain(self.look_at.filter(|_| frames.is_none())).min();
         loop {
             let more = tokio::select! {
                 () = self.state.stop.cancelled() => return Err(Over),
                 () = self.out.closed() => return Err(Over),
-                () = self.follow.news() => return Ok(()),
-                () = tokio::time::sleep_until(poll) => return Ok(()),
+                () = self.follow.news() => {
+                    self.unread |= !self.follow.known().is_known(self.after);
+                    return Ok(());
+                }
+                () = at(again) => return Ok(()),
                 () = self.caller.admission().over() => return Err(Over),
                 () = tokio::time::sleep_until(self.heartbeat_at) => {
                     self.send(Bytes::from_static(b": still here\n\n")).await?;
@@ -254,7 +277,10 @@ impl Streamer {
                         self.send_frame(&frame).await?;
                     }
                 }
-                _ => *frames = None,
+                _ => {
+                    *frames = None;
+                    return Ok(());
+                }
             }
         }
     }
@@ -297,6 +323,14 @@ impl Streamer {
         };
         self.heartbeat_at = Instant::now() + self.state.limits.heartbeat;
         sent
+    }
+}
+
+/// Waits for a moment, or for ever.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 

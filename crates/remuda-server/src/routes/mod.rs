@@ -4,6 +4,7 @@ mod assets;
 mod cancel;
 mod download;
 mod events;
+mod feed;
 mod health;
 mod index;
 mod internal;
@@ -45,6 +46,7 @@ fn api() -> OpenApiRouter<AppState> {
         .routes(routes!(retry::retry))
         .routes(routes!(outputs::output))
         .routes(routes!(events::events))
+        .routes(routes!(feed::feed))
         .routes(routes!(assets::upload))
         .routes(routes!(assets::asset))
         .routes(routes!(workers::list))

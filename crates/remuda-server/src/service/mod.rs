@@ -12,6 +12,7 @@
 
 mod cancel;
 mod error;
+mod feed;
 mod find;
 mod retry;
 mod submit;
@@ -19,7 +20,8 @@ mod watch;
 
 pub(crate) use cancel::cancel;
 pub(crate) use error::{ServiceError, ServiceResult};
+pub(crate) use feed::{Begin, FeedReader, FeedWish, follow_feed};
 pub(crate) use find::{Details, Wish, details, get, list, output, query};
 pub(crate) use retry::{Retried, retry};
 pub(crate) use submit::{Draft, Taken, check, repeated, submit, submit_and_wait, submitted_before};
-pub(crate) use watch::{POLL, for_end, for_news};
+pub(crate) use watch::{for_end, for_news, last_look};

@@ -167,6 +167,9 @@ pub(crate) async fn check(
 pub(crate) async fn submit(state: &AppState, checked: Checked, permit: Submission) -> ServiceResult<Taken> {
     let Checked { new, warnings, node_errors } = checked;
     let (id, tenant) = (new.id, new.tenant.clone());
+    if state.desk.has_clients() {
+        state.feed.takes_in(id);
+    }
     let submitted = match state.store.submit(new.clone()).await {
         // Whether it was done is not known. The same id again cannot make a second task.
         Err(remuda_store::Error::Unavailable { .. }) => state.store.submit(new).await,

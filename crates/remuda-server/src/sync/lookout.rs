@@ -15,25 +15,29 @@ const FRESH: Duration = Duration::from_millis(500);
 /// What is known of the workers as a whole.
 #[derive(Debug, Default)]
 pub(crate) struct Lookout {
+    /// When somebody last looked, and what was seen before that.
     seen: Mutex<Option<(Instant, bool)>>,
 }
 
 impl Lookout {
     /// Whether a worker gets tasks, or may do so in a moment.
     pub(super) async fn has_hope(&self, store: &dyn WorkerStore) -> Result<bool> {
+        let when = Instant::now();
         {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((when, hope)) = *seen
-                && when.elapsed() < FRESH
-            {
-                return Ok(hope);
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *seen {
+                Some((looked, hope)) if looked.elapsed() < FRESH => return Ok(*hope),
+                // One looks; those beside it go by what is known.
+                Some((looked, _)) => *looked = when,
+                None => {}
             }
         }
-        let when = Instant::now();
         let now = Timestamp::now();
-        let hope = store.workers().await?.iter().any(|worker| hopeful(worker, now));
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((when, hope));
-        Ok(hope)
+        let hope = store.workers().await.map(|workers| workers.iter().any(|worker| hopeful(worker, now)));
+        // A store that does not answer says nothing about workers.
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) =
+            hope.as_ref().ok().map(|hope| (when, *hope));
+        hope
     }
 }
 

@@ -7,11 +7,14 @@ use remuda_store::Error;
 use tokio::time::Instant;
 
 use crate::changes::Follow;
-use crate::service::{ServiceError, ServiceResult, for_news};
+use crate::service::{ServiceError, ServiceResult, for_news, last_look};
 use crate::state::AppState;
 
 /// A prompt that was lost with its worker waits so much longer for one: ComfyUIs are often started again.
 const RESTART: u32 = 6;
+
+/// How often it is looked whether there are workers, while a prompt waits for one. All who wait share the look.
+const TICK: Duration = Duration::from_secs(1);
 
 /// How the waiting ended.
 #[derive(Debug)]
@@ -44,6 +47,10 @@ pub(super) async fn for_end(
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
+            let task = last_look(state, task).await?;
+            if task.status.is_terminal() {
+                return Ok(Waited::Ended(task));
+            }
             // Why it was not done: there is nobody who could.
             let alone = patience.is_some()
                 && task.status == Status::Pending
@@ -62,7 +69,8 @@ pub(super) async fn for_end(
                 alone = None;
             }
         }
-        task = for_news(state, task, follow, left).await?;
+        let at_most = if patience.is_some() { left.min(TICK) } else { left };
+        task = for_news(state, task, follow, at_most).await?;
     }
 }
 

@@ -62,6 +62,12 @@ async fn everything_that_is_open_ends_with_its_key() {
         while let Some(Ok(_)) = stream.next().await {}
         "a stream of events"
     });
+    let mut feed = gateway.get("/api/v1/events").bearer_auth(&key).send().await.unwrap().bytes_stream();
+    feed.next().await.unwrap().unwrap();
+    held.spawn(async move {
+        while let Some(Ok(_)) = feed.next().await {}
+        "a stream of all events"
+    });
     let waits = gateway.post("/api/v1/tasks").header("prefer", "wait=600").bearer_auth(&key).json_text(&body);
     let sync = gateway.post("/prompt_sync?timeout=600").bearer_auth(&key);
     let sync = sync.json_text(&format!("{{\"prompt\": {GRAPH}}}"));

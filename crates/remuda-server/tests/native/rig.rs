@@ -40,10 +40,16 @@ impl Ranch {
     }
 
     pub(crate) async fn start_with(count: usize, change: impl FnOnce(&mut ServerOptions)) -> Self {
-        let gateway = Gateway::on(Ground::new().await, change).await;
+        let mut preflight = None;
+        let gateway = Gateway::on(Ground::new().await, |options| {
+            change(options);
+            preflight = Some(options.preflight());
+        });
+        let gateway = gateway.await;
+        let preflight = preflight.expect("it was made");
         let ground = &gateway.ground;
-        let source =
-            QueueSource::new(ground.store.clone(), ground.files.clone(), gateway.hub.clone(), ground.owner);
+        let (store, files) = (ground.store.clone(), ground.files.clone());
+        let source = QueueSource::new(store, preflight, files, gateway.hub.clone(), ground.owner);
         let mut options = HerdOptions::new(ground.owner);
         // Seconds instead of minutes.
         options.timing = Timing {

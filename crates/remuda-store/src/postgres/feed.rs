@@ -68,11 +68,13 @@ impl Inner {
         after: FeedPlace,
         limit: u32,
     ) -> Result<FeedPage> {
+        let page = attempt!(self.sessions, self.read_feed(tenant, after, limit))?;
+        // Afterwards: what was removed while it was read must not be skipped in silence.
         let FeedEnds { first, .. } = self.feed_ends().await?;
         if after.epoch != first.epoch || after < first {
             return Err(Error::Gone { first });
         }
-        attempt!(self.sessions, self.read_feed(tenant, after, limit))
+        Ok(page)
     }
 
     async fn read_feed(

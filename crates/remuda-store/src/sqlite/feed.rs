@@ -88,10 +88,6 @@ pub(super) fn read(
     after: FeedPlace,
     limit: u32,
 ) -> Outcome<FeedPage> {
-    let FeedEnds { first, .. } = ends(db)?;
-    if after.epoch != first.epoch || after < first {
-        return Err(Error::Gone { first }.into());
-    }
     let sql = match tenant {
         Some(_) => "SELECT row, tenant, entries FROM feed WHERE row >= ?1 AND tenant = ?2 ORDER BY row",
         None => "SELECT row, tenant, entries FROM feed WHERE row >= ?1 AND ?2 IS NULL ORDER BY row",
@@ -112,5 +108,10 @@ pub(super) fn read(
         rows.push(FeedRow { transaction: 0, row: number, tenant, entries });
     }
     let more = found.next()?.is_some();
+    // Afterwards: what was removed while it was read must not be skipped in silence.
+    let FeedEnds { first, .. } = ends(db)?;
+    if after.epoch != first.epoch || after < first {
+        return Err(Error::Gone { first }.into());
+    }
     Ok(page(rows, after, limit, more))
 }

@@ -1,4 +1,4 @@
-//! The events of one task, over as many connections as it takes.
+//! The events of one task, or of all of them, over as many connections as it takes.
 //!
 //! Written by hand: the stream has four kinds of lines, and resuming it, not parsing it, is the work.
 
@@ -15,6 +15,9 @@ use super::{Api, ApiError, segment};
 /// How often a broken stream is opened again before the command gives up.
 const RECONNECTS: u32 = 20;
 
+/// The pause before that.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// What a stream of events brought.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TaskSignal {
@@ -23,10 +26,14 @@ pub(crate) struct TaskSignal {
     pub(crate) data: Value,
 }
 
-/// The events of one task, from its first one on, each once.
+/// The events of one task from its first one on, or of all tasks, each once.
 pub(crate) struct Events {
     api: Api,
-    task: String,
+    path: String,
+    /// Where to begin, if the server is told.
+    after: Option<String>,
+    /// The stream has no last event: when it ends, there is more at another time.
+    endless: bool,
     last: Option<String>,
     stream: Option<BoxStream<'static, Result<Bytes, reqwest::Error>>>,
     buffer: Vec<u8>,
@@ -35,7 +42,22 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(api: Api, task: &str) -> Self {
-        Self { api, task: task.to_owned(), last: None, stream: None, buffer: Vec::new(), broken: 0 }
+        Self::at(api, format!("api/v1/tasks/{}/events", segment(task)))
+    }
+
+    /// What happens to all tasks, after this event or from now on.
+    pub(crate) fn of_all(api: Api, after: Option<String>) -> Self {
+        Self { after, endless: true, ..Self::at(api, "api/v1/events".to_owned()) }
+    }
+
+    fn at(api: Api, path: String) -> Self {
+        let (after, endless, last) = (None, false, None);
+        Self { api, path, after, endless, last, stream: None, buffer: Vec::new(), broken: 0 }
+    }
+
+    /// The id of the event that came last.
+    pub(crate) fn last(&self) -> Option<&str> {
+        self.last.as_deref()
     }
 
     /// The next event. `None`: the server ended the stream, as it does after the last one.
@@ -50,6 +72,10 @@ impl Events {
             let Some(stream) = &mut self.stream else { continue };
             match stream.try_next().await {
                 Ok(Some(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Ok(None) if self.endless => {
+                    self.stream = None;
+                    tokio::time::sleep(PAUSE).await;
+                }
                 Ok(None) => return Ok(None),
                 // Opened again where it broke; what came in half is sent again.
                 Err(_) => self.stream = None,
@@ -60,10 +86,11 @@ impl Events {
     async fn open(&mut self) -> anyhow::Result<()> {
         self.buffer.clear();
         loop {
-            let mut request =
-                self.api.request(Method::GET, &format!("api/v1/tasks/{}/events", segment(&self.task)))?;
+            let mut request = self.api.request(Method::GET, &self.path)?;
             if let Some(last) = &self.last {
                 request = request.header("last-event-id", last);
+            } else if let Some(after) = &self.after {
+                request = request.query(&[("after", after)]);
             }
             match self.api.send(request).await {
                 Ok(answer) => {
@@ -73,7 +100,7 @@ impl Events {
                 // At first a silent server is a wrong address; later it is one that comes back.
                 Err(ApiError::Unreachable { .. }) if self.last.is_some() && self.broken < RECONNECTS => {
                     self.broken += 1;
-                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    tokio::time::sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -31,6 +31,22 @@ pub(crate) async fn to_the_end(
     })
 }
 
+/// Shows what happens to all tasks, after an event or from now on, until somebody stops it.
+pub(crate) async fn all(api: &Api, after: Option<String>, json: bool) -> anyhow::Result<ExitCode> {
+    let mut events = Events::of_all(api.clone(), after);
+    while let Some(signal) = events.next().await? {
+        let text = |name: &str| signal.data[name].as_str().unwrap_or_default();
+        if json {
+            let mut event = signal.data.clone();
+            event["id"] = json!(events.last());
+            ui::json(&event)?;
+        } else {
+            ui::line(format_args!("{}  {}  {}", text("at"), text("task"), text("kind").replace('_', " ")))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Follows a task to its end with a bar, among others if there are some.
 pub(crate) async fn wait(
     api: &Api,

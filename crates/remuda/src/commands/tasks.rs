@@ -41,13 +41,16 @@ pub(crate) struct ManyTasks {
 /// What to follow.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WatchArgs {
-    /// The task's id
+    /// The task's id; without one, everything that happens is shown until you stop it
     #[arg(value_name = "TASK")]
-    id: String,
+    id: Option<String>,
     /// Put its files here when it is done
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "id")]
     out: Option<PathBuf>,
-    /// Print JSON at the end
+    /// Without a task: begin after this event, or with the "first" one that is kept
+    #[arg(long, value_name = "EVENT", conflicts_with = "id")]
+    after: Option<String>,
+    /// Print JSON: the task at its end; without a task, every event on a line of its own
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -172,10 +175,13 @@ fn one_line(error: &str) -> String {
     error.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Follows a task.
+/// Follows a task, or all of them.
 pub(crate) async fn watch(args: WatchArgs) -> anyhow::Result<ExitCode> {
     let api = super::api(&Settings::load(&args.flags.sources())?)?;
-    follow::to_the_end(&api, &args.id, args.out.as_deref(), args.json).await
+    match &args.id {
+        Some(id) => follow::to_the_end(&api, id, args.out.as_deref(), args.json).await,
+        None => follow::all(&api, args.after, args.json).await,
+    }
 }
 
 /// Cancels tasks; the last one that could not be decides the exit code.

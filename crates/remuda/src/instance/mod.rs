@@ -126,9 +126,9 @@ impl Instance {
         options.pool = process.pool.clone();
         options.pulse = process.pulse.clone();
         let addresses = options.addresses.clone();
-        let source = QueueSource::new(Arc::clone(&store), files.clone(), hub.clone(), owner.id)
-            .largest_output(settings.tasks.max_output_size)
-            .with_preflight(options.preflight());
+        let preflight = options.preflight();
+        let source = QueueSource::new(Arc::clone(&store), preflight, files.clone(), hub.clone(), owner.id)
+            .largest_output(settings.tasks.max_output_size);
         let gateway = advertise.as_ref().map(|url| url.as_str().trim_end_matches('/').to_owned());
         let herd_options = process.equip(herd_options(owner.id, gateway, settings.tasks.lease, settings));
         let herd = Herd::start(Arc::new(source), herd_options);

@@ -72,6 +72,8 @@ struct Inner {
     quiet_since: Instant,
     /// What the tenant's count was when the client was last told something.
     stirs: u64,
+    /// Something may have happened to its prompts that its narrator was not told.
+    doubt: bool,
 }
 
 impl Client {
@@ -83,6 +85,8 @@ impl Client {
             remaining: 0,
             quiet_since: Instant::now(),
             stirs: stirs.load(Ordering::Relaxed),
+            // It may have had prompts before it was known here.
+            doubt: true,
         };
         Self { tenant, id, inner: Mutex::new(inner), end: watch::channel(0).0, poke: Notify::new(), stirs }
     }
@@ -175,6 +179,11 @@ impl Client {
         self.inner().mailbox.has_readers()
     }
 
+    /// Whether its prompts are to be looked for; asked once.
+    pub(super) fn take_doubt(&self) -> bool {
+        std::mem::take(&mut self.inner().doubt)
+    }
+
     /// A prompt ended.
     pub(super) fn stir(&self) {
         self.stirs.fetch_add(1, Ordering::Relaxed);
@@ -188,6 +197,11 @@ impl Client {
     }
 
     // --- For the desk -----------------------------------------------------------------------------------------------
+
+    /// Something may have happened to its prompts.
+    pub(super) fn doubt(&self) {
+        self.inner().doubt = true;
+    }
 
     pub(super) fn submitted(&self, prompt: Prompt) {
         self.stirs.fetch_add(1, Ordering::Relaxed);

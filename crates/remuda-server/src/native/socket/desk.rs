@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remuda_core::{Dialect, Task, Tenant};
+use remuda_core::{Dialect, Task, TaskId, Tenant};
+use tokio::sync::Notify;
 
 use super::client::{Client, KEPT, Prompt};
 use super::narrator;
@@ -19,6 +20,10 @@ const CLIENTS: usize = 8192;
 /// With so many, a prompt's client gets no mailbox before it comes: who sends every prompt under another name and never
 /// listens takes no socket's place.
 const UNSEEN: usize = CLIENTS / 2;
+
+/// How many tasks that other servers took in wait to be looked at. When there are more, their tenants' clients look for
+/// themselves.
+const STRANGERS: usize = 1024;
 
 /// A name longer than this is none.
 pub(super) const LONGEST_NAME: usize = 1024;
@@ -56,9 +61,86 @@ impl Default for Clients {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     clients: Mutex<Clients>,
+    /// Tasks that other servers took in, and that nobody here has looked at.
+    strangers: Mutex<Vec<(Tenant, TaskId)>>,
+    came: Notify,
 }
 
 impl Desk {
+    /// Whether any client is known.
+    pub(crate) fn has_clients(&self) -> bool {
+        !self.clients().known.is_empty()
+    }
+
+    /// Something may have happened to any prompt: whoever tells a client looks.
+    pub(crate) fn doubt_all(&self) {
+        self.clients().known.values().for_each(|client| client.doubt());
+    }
+
+    fn doubt_of(&self, tenant: &Tenant) {
+        self.clients()
+            .known
+            .values()
+            .filter(|client| client.tenant == *tenant)
+            .for_each(|client| client.doubt());
+    }
+
+    /// Another server took a task in. It may be a prompt of a client that is known here.
+    pub(crate) fn came_in_elsewhere(&self, tenant: &Tenant, task: TaskId) {
+        if !self.clients().stirs.contains_key(tenant) {
+            return;
+        }
+        let mut strangers = self.strangers();
+        if strangers.len() >= STRANGERS {
+            drop(strangers);
+            self.doubt_of(tenant);
+            return;
+        }
+        strangers.push((tenant.clone(), task));
+        drop(strangers);
+        self.came.notify_one();
+    }
+
+    /// Finds out whose prompts other servers took in, until the server stops.
+    pub(crate) async fn run(state: AppState) {
+        loop {
+            tokio::select! {
+                () = state.stop.cancelled() => return,
+                () = state.desk.came.notified() => {}
+            }
+            let strangers = std::mem::take(&mut *state.desk.strangers());
+            for (tenant, task) in strangers {
+                if state.stop.is_cancelled() {
+                    return;
+                }
+                match state.store.task(task).await {
+                    Ok(Some(task)) => state.desk.meet(&task),
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!(%task, %error, "a prompt of another server could not be looked at");
+                        state.desk.doubt_of(&tenant);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells a client that is known here of its prompt.
+    fn meet(&self, task: &Task) {
+        let Some(origin) = &task.origin else { return };
+        let Some(name) = origin.client.as_ref().filter(|_| origin.dialect == Dialect::Comfyui) else {
+            return;
+        };
+        let client = self.clients().known.get(&(task.tenant.clone(), name.clone())).cloned();
+        if let Some(client) = client {
+            client.submitted(Prompt::known(task));
+        }
+    }
+
+    fn strangers(&self) -> MutexGuard<'_, Vec<(Tenant, TaskId)>> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A prompt came in: from now on its client's messages are kept, also while it has no socket.
     /// `follow`: since before it was taken in, if this submission made it.
     pub(crate) fn submitted(&self, state: &AppState, task: &Task, follow: Option<Follow>) {

@@ -1,7 +1,8 @@
 //! Tells one client what happens to its prompts: all of them, wherever they came in and wherever they run.
 //!
 //! One task does it for all prompts of a client. Those that wait cost an entry in a map; only those that run are listened
-//! to. What is not heard is found by asking: changes made by other processes do not always reach this one.
+//! to. It asks the store only about what it was told of: what other processes did, and prompts that came in at other servers,
+//! it hears from the one look of `crate::feed`.
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -20,10 +21,12 @@ use super::story::{Story, Word};
 use super::words;
 use crate::changes::Group;
 use crate::routes::said;
-use crate::service::POLL;
 use crate::state::AppState;
 
-/// For a client without a socket so often is enough.
+/// How often it is seen to that nothing was forgotten. It costs the store nothing, unless there is something to look at.
+const OFTEN: Duration = Duration::from_secs(1);
+
+/// The same for a client without a socket.
 const SELDOM: Duration = Duration::from_secs(15);
 
 /// What is heard may come later than the end that the store knows; so long it is waited for.
@@ -58,6 +61,8 @@ struct Told {
     listener: Option<Listener>,
     /// It is listened to here; whether it runs here is not known yet.
     early: bool,
+    /// Whether it runs, as was last seen.
+    runs: bool,
     /// Whether ComfyUI began to work on it, heard or not.
     began: bool,
     /// How it ended, and until when it is listened to nevertheless.
@@ -165,7 +170,7 @@ impl Narrator {
             self.tell_remaining().await;
         }
         if self.client.has_socket() {
-            self.look_at = self.look_at.min(Instant::now() + POLL);
+            self.look_at = self.look_at.min(Instant::now() + OFTEN);
         }
     }
 
@@ -179,7 +184,7 @@ impl Narrator {
         if let Some((attempt, messages)) = messages {
             let told = self.told.entry(task).or_insert_with(|| Told::new(task, name));
             told.story.listen(attempt, None);
-            (told.listener, told.early) = (Some(Listener::of(messages)), true);
+            (told.listener, told.early, told.runs) = (Some(Listener::of(messages)), true, true);
         }
         match since {
             // From here on the group has the news; what came before is in the follower.
@@ -227,11 +232,18 @@ impl Narrator {
         match task.status {
             Status::Pending => {
                 if let Some(told) = self.told.get_mut(&id) {
-                    told.listener = None;
+                    (told.listener, told.runs) = (None, false);
                 }
             }
             Status::Running => {
                 let told = self.told.entry(id).or_insert_with(|| Told::new(id, name));
+                told.runs = true;
+                if task.cancel_at.is_some() && !told.began && !told.story.has_begun() {
+                    // The socket to ComfyUI may be down, and whoever runs it knows nevertheless whether it began.
+                    let lease = self.state.store.lease(id).await;
+                    told.began =
+                        lease.is_ok_and(|lease| lease.is_some_and(|lease| lease.rendering_since.is_some()));
+                }
                 let current = told.story.attempt() == task.attempt;
                 if told.listener.is_some() && current && !told.early {
                     return;
@@ -393,35 +405,38 @@ impl Narrator {
         for task in std::mem::take(&mut self.again) {
             self.group.add(task);
         }
-        for (task, told) in &mut self.told {
-            if told.ended.is_some() {
-                continue;
-            }
-            if told.listener.is_none() || (told.early && !told.story.has_begun()) {
+        for (task, told) in &self.told {
+            // Whoever passed on what was said of it is gone; or nothing was said of it here, so it may run elsewhere.
+            let unheard = told.listener.is_none() || (told.early && !told.story.has_begun());
+            if told.ended.is_none() && told.runs && unheard {
                 self.group.add(*task);
-            } else if !told.began && !told.story.has_begun() {
-                // The socket to ComfyUI may be down, and whoever runs it knows nevertheless.
-                let lease = self.state.store.lease(*task).await;
-                told.began =
-                    lease.is_ok_and(|lease| lease.is_some_and(|lease| lease.rendering_since.is_some()));
             }
         }
-        let known = self.untold();
-        if let Ok(remaining) = self.client.unfinished(&self.state).await {
-            self.changed |= remaining.max(known) != self.client.remaining();
-            if remaining != known {
-                self.list(&[Status::Pending, Status::Running]).await;
-            } else if known > 0 {
-                self.list(&[Status::Running]).await;
-            }
+        if self.client.take_doubt() {
+            self.search().await;
         }
         // Others of the tenant have news, and pages look at all of its prompts when they are told anything.
         if self.client.has_socket() && self.client.others_stirred() {
-            self.changed = true;
+            self.client.tell(words::status(self.client.remaining(), None));
         }
-        let pause = if self.client.has_socket() { POLL } else { SELDOM };
+        let pause = if self.client.has_socket() { OFTEN } else { SELDOM };
         self.look_at = Instant::now() + pause;
         self.prompts.is_empty() && self.state.desk.retire(&self.client)
+    }
+
+    /// Looks for prompts that it was not told of, and for what happened to those that it knows.
+    async fn search(&mut self) {
+        let known = self.untold();
+        let Ok(remaining) = self.client.unfinished(&self.state).await else {
+            self.client.doubt();
+            return;
+        };
+        self.changed |= remaining.max(known) != self.client.remaining();
+        if remaining != known {
+            self.list(&[Status::Pending, Status::Running]).await;
+        } else if known > 0 {
+            self.list(&[Status::Running]).await;
+        }
     }
 
     /// Reads the client's prompts: unknown ones are known then, and those that are not where they were are looked at.
@@ -439,7 +454,10 @@ impl Narrator {
         };
         let mut listed = HashSet::new();
         loop {
-            let Ok(page) = self.state.store.list_origin(&query).await else { return };
+            let Ok(page) = self.state.store.list_origin(&query).await else {
+                self.client.doubt();
+                return;
+            };
             let count = u32::try_from(page.tasks.len()).unwrap_or(u32::MAX);
             for task in page.tasks {
                 listed.insert(task.id);
@@ -466,6 +484,13 @@ impl Narrator {
 
 impl Told {
     fn new(task: TaskId, name: String) -> Self {
-        Self { story: Story::new(task, name), listener: None, early: false, ended: None, began: false }
+        Self {
+            story: Story::new(task, name),
+            listener: None,
+            early: false,
+            runs: false,
+            ended: None,
+            began: false,
+        }
     }
 }

@@ -1,0 +1,128 @@
+//! A store that counts how often it is asked for what.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use remuda_core::transition::Ending;
+use remuda_core::{
+    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
+    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
+    Worker, WorkerId, WorkerSpec,
+};
+use remuda_store::{
+    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
+    Document, DocumentInfo, EndReply, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage,
+    OriginQuery, Page, Position, Registrant, Result, Store, Submitted, Tidied,
+};
+use tokio::sync::broadcast;
+
+/// A store that counts how often it is asked for what, and that may keep to itself what it would push.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    inner: Arc<dyn Store>,
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+    /// Who listens to this hears nothing, as with a database that cannot tell what other processes do.
+    silent: Option<broadcast::Sender<Change>>,
+}
+
+impl Counted {
+    pub(crate) fn new(inner: Arc<dyn Store>, silent: bool) -> Arc<Self> {
+        let silent = silent.then(|| broadcast::channel(1).0);
+        Arc::new(Self { inner, counts: Mutex::default(), silent })
+    }
+
+    fn count(&self, what: &'static str) {
+        *self.counts.lock().unwrap().entry(what).or_default() += 1;
+    }
+
+    /// How often it was asked for what since this was last called, the keys left out: those are looked at as long as anybody
+    /// depends on them.
+    pub(crate) fn take(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = std::mem::take(&mut *self.counts.lock().unwrap());
+        counts.remove("keys");
+        counts
+    }
+}
+
+macro_rules! counted {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        #[async_trait]
+        impl Store for Counted {
+            $(async fn $name(&self, $($arg: $type),*) -> $out {
+                self.count(stringify!($name));
+                self.inner.$name($($arg),*).await
+            })*
+
+            fn changes(&self) -> broadcast::Receiver<Change> {
+                self.silent.as_ref().map_or_else(|| self.inner.changes(), broadcast::Sender::subscribe)
+            }
+        }
+    };
+}
+
+counted! {
+    fn installation() -> Result<Installation>;
+    fn ping() -> Result<()>;
+    fn submit(new: NewTask) -> Result<Submitted>;
+    fn submitted(tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>>;
+    fn look_up(lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
+    fn task(id: TaskId) -> Result<Option<Task>>;
+    fn input_size(id: TaskId) -> Result<Option<u64>>;
+    fn input(id: TaskId) -> Result<Option<TaskInput>>;
+    fn attempts(id: TaskId, limit: u32) -> Result<Vec<Attempt>>;
+    fn lease(id: TaskId) -> Result<Option<Lease>>;
+    fn events(id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>>;
+    fn feed(tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage>;
+    fn feed_ends() -> Result<FeedEnds>;
+    fn list(query: &ListQuery) -> Result<Page>;
+    fn list_origin(query: &OriginQuery) -> Result<OriginPage>;
+    fn unfinished(tenant: &Tenant, dialect: Dialect, client: Option<&str>) -> Result<i64>;
+    fn hide(tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64>;
+    fn position(id: TaskId) -> Result<Option<Position>>;
+    fn counts(tenant: Option<&Tenant>) -> Result<Counts>;
+    fn cancel(id: TaskId) -> Result<Task>;
+    fn hasten(id: TaskId) -> Result<Task>;
+    fn claim(request: ClaimRequest) -> Result<Option<Claim>>;
+    fn beat(request: BeatRequest) -> Result<BeatReply>;
+    fn end(owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
+    fn give_back(owner: OwnerId, lease: LeaseRef, learnt: Option<Requirements>) -> Result<EndReply>;
+    fn adopt(request: AdoptRequest) -> Result<Vec<Claim>>;
+    fn note_harm(task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed>;
+    fn leases(worker: &WorkerId) -> Result<Vec<Lease>>;
+    fn leases_for(owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>>;
+    fn acquire_worker(spec: WorkerSpec, owner: OwnerId) -> Result<Acquired>;
+    fn register_worker(spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired>;
+    fn inherit(owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool>;
+    fn release_worker(owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()>;
+    fn forget_worker(id: &WorkerId) -> Result<()>;
+    fn workers() -> Result<Vec<Worker>>;
+    fn registrants() -> Result<HashMap<WorkerId, KeyId>>;
+    fn save_object_info(hash: Sha256, json: &str) -> Result<()>;
+    fn bring_object_info(hash: Sha256, json: &str, key: KeyId, bounds: Descriptions) -> Result<()>;
+    fn forget_object_info(age: Duration) -> Result<u64>;
+    fn object_info(hash: Sha256) -> Result<Option<String>>;
+    fn requires(lane: &LaneId) -> Result<Option<Requirements>>;
+    fn lanes() -> Result<Vec<Lane>>;
+    fn lead(what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>>;
+    fn resign(what: &str, holder: OwnerId) -> Result<()>;
+    fn add_key(key: KeyRecord) -> Result<()>;
+    fn keys() -> Result<Vec<KeyRecord>>;
+    fn revoke_key(id: KeyId) -> Result<KeyRecord>;
+    fn add_asset(asset: Asset) -> Result<()>;
+    fn asset(tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>>;
+    fn asset_named(tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
+    fn assets(tenant: &Tenant, limit: u32) -> Result<Vec<Asset>>;
+    fn document(tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>>;
+    fn put_document(tenant: &Tenant, space: &str, path: &str, bytes: Vec<u8>, replace: bool) -> Result<Option<DocumentInfo>>;
+    fn documents(tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>>;
+    fn delete_document(tenant: &Tenant, space: &str, path: &str) -> Result<bool>;
+    fn tidy() -> Result<Tidied>;
+    fn unswept(limit: u32) -> Result<Vec<Task>>;
+    fn swept(tasks: &[TaskId]) -> Result<()>;
+    fn outdated(age: Duration, limit: u32) -> Result<Vec<TaskId>>;
+    fn trim_feed(age: Duration) -> Result<u64>;
+    fn forget(tasks: &[TaskId]) -> Result<u64>;
+    fn close() -> ();
+}

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +19,12 @@ use crate::{
     Document, DocumentInfo, EndReply, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage,
     OriginQuery, Page, Position, Registrant, Result, Submitted, Tidied,
 };
+
+/// How many bytes the data of events has that are read at once: when they are reached, the rest is read next.
+pub const EVENTS_TEXT: usize = 256 << 10;
+
+/// How many bytes the failures of attempts have that are read at once.
+pub(crate) const ATTEMPTS_TEXT: usize = 1 << 20;
 
 /// The durable queue.
 ///
@@ -54,14 +61,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// What a task runs.
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>>;
 
-    /// The last attempts of a task, at most so many, first to last. They are numbered from 1: the last one is
-    /// [`Task::attempt`].
+    /// The last attempts of a task, at most so many, first to last, and fewer if their failures have much text. They are
+    /// numbered from 1: the last one is [`Task::attempt`].
     async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>>;
 
     /// The lease on a task, while it runs.
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>>;
 
-    /// What happened to a task after its event `after`, oldest first.
+    /// What happened to a task after its event `after`, oldest first: at most so many events, and no more after
+    /// [`EVENTS_TEXT`] bytes of data.
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>>;
 
     /// What happened to tasks after a place of the feed, of one tenant or of all, in the order of the commits. Nothing is skipped:
@@ -156,8 +164,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Forgets a worker that nobody holds.
     async fn forget_worker(&self, id: &WorkerId) -> Result<()>;
 
-    /// All workers, by name.
-    async fn workers(&self) -> Result<Vec<Worker>>;
+    /// All workers, by name, as they are when this is asked or later. Those who ask at the same time share one read.
+    async fn workers(&self) -> Result<Arc<Vec<Worker>>>;
 
     /// The keys that workers were registered with. Those that the installation drives itself are not among them.
     async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>>;

@@ -16,6 +16,9 @@ use tokio::sync::broadcast;
 
 use super::inner::Inner;
 use super::queue::{Answer, Work};
+use super::tasks::Weighed;
+use crate::together::Together;
+use crate::turns::Party;
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
     Document, DocumentInfo, EndReply, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, Options,
@@ -35,6 +38,7 @@ use crate::{
 /// ```
 pub struct PostgresStore {
     inner: Arc<Inner>,
+    workers: Together<Vec<Worker>>,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -49,7 +53,7 @@ impl PostgresStore {
     /// Connects to the database at `url` (`postgres://user:password@host:port/database?sslmode=…`), makes or
     /// updates the schema `remuda` in it, and is ready.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
-        Ok(Self { inner: Inner::start(url, options).await? })
+        Ok(Self { inner: Inner::start(url, options).await?, workers: Together::default() })
     }
 
     async fn ended(&self, lease: LeaseRef, work: Work) -> Result<EndReply> {
@@ -104,12 +108,24 @@ impl Store for PostgresStore {
     }
 
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
-        let _turn = self.inner.turn().await?;
+        let turn = self.inner.turn().await?;
+        let tenant = match self.inner.small_look_up(&lookup).await? {
+            Weighed::Small(found) => return Ok(found),
+            Weighed::Large(tenant) => tenant,
+        };
+        drop(turn);
+        let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.look_up(&lookup).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        let _turn = self.inner.turn().await?;
+        let turn = self.inner.turn().await?;
+        let tenant = match self.inner.small_task(id).await? {
+            Weighed::Small(found) => return Ok(found),
+            Weighed::Large(tenant) => tenant,
+        };
+        drop(turn);
+        let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.task(id).await
     }
 
@@ -119,12 +135,18 @@ impl Store for PostgresStore {
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        let _turn = self.inner.turn().await?;
+        let turn = self.inner.turn().await?;
+        let tenant = match self.inner.small_input(id).await? {
+            Weighed::Small(found) => return Ok(found),
+            Weighed::Large(tenant) => tenant,
+        };
+        drop(turn);
+        let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.input(id).await
     }
 
     async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
-        let _turn = self.inner.turn().await?;
+        let Some(_turn) = self.inner.turn_for(id).await? else { return Ok(Vec::new()) };
         self.inner.attempts(id, limit).await
     }
 
@@ -134,12 +156,12 @@ impl Store for PostgresStore {
     }
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
-        let _turn = self.inner.turn().await?;
+        let Some(_turn) = self.inner.turn_for(id).await? else { return Ok(Vec::new()) };
         self.inner.events(id, after, limit).await
     }
 
     async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(tenant).await?;
         self.inner.feed(tenant, after, limit).await
     }
 
@@ -164,12 +186,12 @@ impl Store for PostgresStore {
     }
 
     async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(tenant, 0).await?;
         self.inner.hide(tenant, dialect, which).await
     }
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
-        let _turn = self.inner.turn().await?;
+        let Some(_turn) = self.inner.turn_for(id).await? else { return Ok(None) };
         self.inner.position(id).await
     }
 
@@ -179,12 +201,12 @@ impl Store for PostgresStore {
     }
 
     async fn cancel(&self, id: TaskId) -> Result<Task> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_change(id).await?;
         self.inner.cancel(id).await
     }
 
     async fn hasten(&self, id: TaskId) -> Result<Task> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_change(id).await?;
         self.inner.hasten(id).await
     }
 
@@ -256,9 +278,12 @@ impl Store for PostgresStore {
         self.inner.forget_worker(id).await
     }
 
-    async fn workers(&self) -> Result<Vec<Worker>> {
-        let _turn = self.inner.turn().await?;
-        self.inner.workers().await
+    async fn workers(&self) -> Result<Arc<Vec<Worker>>> {
+        let read = async || {
+            let _turn = self.inner.turn().await?;
+            self.inner.workers().await
+        };
+        self.workers.ask(read).await
     }
 
     async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
@@ -267,7 +292,7 @@ impl Store for PostgresStore {
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_for_large(Party::House, json.len()).await?;
         self.inner.save_object_info(hash, json).await
     }
 
@@ -278,7 +303,7 @@ impl Store for PostgresStore {
         key: KeyId,
         bounds: Descriptions,
     ) -> Result<()> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_for_large(Party::Key(key), json.len()).await?;
         self.inner.bring_object_info(hash, json, key, bounds).await
     }
 
@@ -331,7 +356,7 @@ impl Store for PostgresStore {
     }
 
     async fn add_asset(&self, asset: Asset) -> Result<()> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(&asset.tenant, 0).await?;
         self.inner.add_asset(&asset).await
     }
 
@@ -346,12 +371,12 @@ impl Store for PostgresStore {
     }
 
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.assets(tenant, limit).await
     }
 
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.document(tenant, space, path).await
     }
 
@@ -363,7 +388,7 @@ impl Store for PostgresStore {
         bytes: Vec<u8>,
         replace: bool,
     ) -> Result<Option<DocumentInfo>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(tenant, bytes.len()).await?;
         self.inner.put_document(tenant, space, path, &bytes, replace).await
     }
 
@@ -373,7 +398,7 @@ impl Store for PostgresStore {
     }
 
     async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(tenant, 0).await?;
         self.inner.delete_document(tenant, space, path).await
     }
 

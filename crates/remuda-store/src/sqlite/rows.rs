@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use remuda_core::{
-    Attempt, EventKind, Fence, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement, Priority,
-    PromptExtra, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker,
-    WorkerId,
+    Attempt, EventKind, Fence, JsonText, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement,
+    Priority, PromptExtra, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
+    Worker, WorkerId,
 };
 use rusqlite::{Connection, Row};
 use serde::Serialize;
@@ -87,7 +87,12 @@ pub(super) fn opt_json_text<T: Serialize>(value: Option<&T>) -> Outcome<Option<S
 }
 
 pub(super) fn moment(value: i64) -> Outcome<Timestamp> {
-    Timestamp::from_microsecond(value).map_err(|error| corrupt("a moment", error))
+    match Timestamp::from_microsecond(value) {
+        Ok(moment) => Ok(moment),
+        // Of the last second that there is only its beginning can be made of microseconds.
+        Err(_) if (0..=Timestamp::MAX.as_microsecond()).contains(&value) => Ok(Timestamp::MAX),
+        Err(error) => Err(corrupt("a moment", error)),
+    }
 }
 
 fn at(row: &Row<'_>, i: usize) -> Outcome<Timestamp> {
@@ -98,7 +103,7 @@ fn opt_at(row: &Row<'_>, i: usize) -> Outcome<Option<Timestamp>> {
     row.get::<_, Option<i64>>(i)?.map(moment).transpose()
 }
 
-fn opt_text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<Option<&'r str>> {
+pub(super) fn opt_text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<Option<&'r str>> {
     let value = row.get_ref(i)?;
     value.as_str_or_null().map_err(|error| corrupt("a text", error))
 }
@@ -107,7 +112,7 @@ fn text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<&'r str> {
     opt_text(row, i)?.ok_or_else(|| corrupt("a text", "it is null"))
 }
 
-fn parsed<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, i: usize) -> Outcome<T> {
+pub(super) fn parsed<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, i: usize) -> Outcome<T> {
     text(row, i)?.parse().map_err(|error| corrupt("a name", error))
 }
 
@@ -245,7 +250,7 @@ pub(super) fn event(task: TaskId, row: &Row<'_>) -> Outcome<TaskEvent> {
 
 /// The event of a task that came in.
 pub(super) fn first_event(task: TaskId, created_at: Timestamp) -> TaskEvent {
-    TaskEvent { task, n: 1, at: created_at, kind: EventKind::Submitted, data: serde_json::json!({}) }
+    TaskEvent { task, n: 1, at: created_at, kind: EventKind::Submitted, data: JsonText::object() }
 }
 
 /// Whether [`first_event`] says all that this one does. Under many waiting tasks their first events would stand

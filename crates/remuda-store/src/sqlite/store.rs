@@ -17,6 +17,7 @@ use remuda_core::{
 use rusqlite::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use super::asking::Whose;
 use super::batch::Batch;
 use super::beats::Beat;
 use super::claims::{Orphans, Waiting};
@@ -27,13 +28,13 @@ use super::lock::FileLock;
 use super::pieces::{self, Texts};
 use super::place::Place;
 use super::readers::Readers;
-use super::reads::Looked;
 use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
 use super::{documents, feed, lists, open, origins, reads};
 use crate::lines::Lines;
-use crate::turns::{self, Turns};
+use crate::together::Together;
+use crate::turns::{self, Party, Turns};
 use crate::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
     Document, DocumentInfo, EndReply, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, Options,
@@ -48,9 +49,6 @@ const HIDDEN_AT_ONCE: usize = 500;
 
 /// So many tasks are forgotten in one transaction: each may have much text.
 const FORGOTTEN_AT_ONCE: usize = 10;
-
-/// How many bytes are read where they are asked for: more would hold up the runtime.
-const SMALL: usize = 64 << 10;
 
 /// How many long reads of one tenant are under way at once: fewer than there are readers.
 const READS_OF_ONE: usize = 1;
@@ -79,7 +77,7 @@ pub struct SqliteStore {
     installation: Installation,
     pub(super) settings: Arc<Settings>,
     place: Place,
-    readers: Readers,
+    pub(super) readers: Readers,
     changes: broadcast::Sender<Change>,
     unfinished: Unfinished,
     lanes: Shared,
@@ -88,7 +86,8 @@ pub struct SqliteStore {
     /// In the writer's line.
     pub(super) turns: Turns,
     /// For the readers.
-    lines: Lines,
+    pub(super) lines: Lines,
+    workers: Together<Vec<Worker>>,
     // In this order: without the sender the writer ends, and then it can be waited for.
     commands: mpsc::Sender<Command>,
     thread: Thread,
@@ -162,6 +161,7 @@ impl SqliteStore {
             texts,
             turns: Turns::default(),
             lines: Lines::new(READS_OF_ONE),
+            workers: Together::default(),
             commands,
             thread,
         })
@@ -180,49 +180,6 @@ impl SqliteStore {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Change(Box::new(Job::new(work, reply)))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
-    }
-
-    async fn read<T, F>(&self, query: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
-    {
-        self.readers.read(query).await
-    }
-
-    /// Asks about what a tenant has stored, which may be much.
-    async fn read_of<T, F>(&self, tenant: Option<&Tenant>, query: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
-    {
-        let _turn = match tenant {
-            Some(tenant) => Some(self.lines.wait(tenant).await?),
-            None => None,
-        };
-        self.readers.read(query).await
-    }
-
-    /// Asks about one thing.
-    async fn look<T, F>(&self, query: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
-    {
-        self.readers.look(query).await
-    }
-
-    /// Asks about one thing that may be large: then it is read on a blocking thread.
-    async fn look_or_read<T, F>(&self, query: F) -> Result<Option<T>>
-    where
-        T: Send + 'static,
-        F: Fn(&Connection, usize) -> Outcome<Looked<Option<T>>> + Clone + Send + 'static,
-    {
-        let small = query.clone();
-        match self.look(move |db| small(db, SMALL)).await? {
-            Looked::Found(found) => Ok(found),
-            Looked::Large => self.read(move |db| query(db, usize::MAX).map(Looked::found)).await,
-        }
     }
 
     fn next_id(&self) -> u64 {
@@ -269,7 +226,7 @@ impl Store for SqliteStore {
         let size = turns::size_of_input(&new.input);
         let (laid, _turn) = match size > pieces::PIECE {
             true => (Some(self.lay_down_input(&mut new).await?), None),
-            false => (None, self.turns.take(size).await?),
+            false => (None, self.turns.take(&new.tenant, size).await?),
         };
         let (reply, answer) = oneshot::channel();
         self.send(Command::Submit(Box::new(Submit { new, laid, _turn, done: None, reply }))).await?;
@@ -282,11 +239,12 @@ impl Store for SqliteStore {
     }
 
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
-        self.look_or_read(move |db, most| reads::look_up(db, &lookup, most)).await
+        let whose = Whose::Tenant(lookup.tenant.clone());
+        self.look_or_read(whose, move |db, most| reads::look_up(db, &lookup, most)).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        self.look_or_read(move |db, most| reads::task_within(db, id, most)).await
+        self.look_or_read(Whose::Task(id), move |db, most| reads::task_within(db, id, most)).await
     }
 
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
@@ -294,11 +252,12 @@ impl Store for SqliteStore {
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        self.look_or_read(move |db, most| reads::input_within(db, id, most)).await
+        self.look_or_read(Whose::Task(id), move |db, most| reads::input_within(db, id, most)).await
     }
 
     async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
-        self.read(move |db| reads::attempts(db, id, limit)).await
+        let attempts = move |db: &Connection, most| reads::attempts(db, id, limit, most);
+        Ok(self.look_or_read(Whose::Task(id), attempts).await?.unwrap_or_default())
     }
 
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
@@ -306,12 +265,14 @@ impl Store for SqliteStore {
     }
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
-        self.read(move |db| reads::events(db, id, after, limit)).await
+        let events = move |db: &Connection, most| reads::events(db, id, after, limit, most);
+        Ok(self.look_or_read(Whose::Task(id), events).await?.unwrap_or_default())
     }
 
     async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
         let tenant = tenant.cloned();
-        self.read(move |db| feed::read(db, tenant.as_ref(), after, limit)).await
+        let whose = tenant.clone();
+        self.read_of(whose.as_ref(), move |db| feed::read(db, tenant.as_ref(), after, limit)).await
     }
 
     async fn feed_ends(&self) -> Result<FeedEnds> {
@@ -362,7 +323,7 @@ impl Store for SqliteStore {
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
         let lanes = self.lanes.clone();
-        self.read(move |db| reads::position(db, &lanes, id)).await
+        Ok(self.read_with(id, move |db| reads::position(db, &lanes, id)).await?.flatten())
     }
 
     async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {
@@ -401,8 +362,11 @@ impl Store for SqliteStore {
         let size = ending.result().map_or(0, turns::size_of_result);
         let ending = Arc::new(ending);
         let (laid, turn) = match size > pieces::PIECE {
-            true => (Some(self.lay_down_result(&ending).await?), None),
-            false => (None, self.turns.take(size).await?),
+            true => (Some(self.lay_down_result(lease.task, &ending).await?), None),
+            false if size > turns::SHORT => {
+                (None, self.turns.take(self.party(lease.task).await?, size).await?)
+            }
+            false => (None, None),
         };
         self.write(move |batch| {
             let _in_line = &turn;
@@ -469,8 +433,8 @@ impl Store for SqliteStore {
         self.write(move |batch| batch.forget_worker(&id)).await
     }
 
-    async fn workers(&self) -> Result<Vec<Worker>> {
-        self.read(reads::workers).await
+    async fn workers(&self) -> Result<Arc<Vec<Worker>>> {
+        self.workers.ask(async || self.read(reads::workers).await).await
     }
 
     async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
@@ -478,7 +442,7 @@ impl Store for SqliteStore {
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
+        let (json, turn) = (json.to_owned(), self.turns.take(Party::House, json.len()).await?);
         self.write(move |batch| {
             let _in_line = &turn;
             batch.save_object_info(hash, &json)
@@ -493,7 +457,7 @@ impl Store for SqliteStore {
         key: KeyId,
         bounds: Descriptions,
     ) -> Result<()> {
-        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
+        let (json, turn) = (json.to_owned(), self.turns.take(Party::Key(key), json.len()).await?);
         self.write(move |batch| {
             let _in_line = &turn;
             batch.bring_object_info(hash, &json, key, bounds)
@@ -545,22 +509,22 @@ impl Store for SqliteStore {
 
     async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
         let tenant = tenant.clone();
-        self.read(move |db| reads::asset(db, &tenant, sha256)).await
+        self.look(move |db| reads::asset(db, &tenant, sha256)).await
     }
 
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
         let (tenant, filename) = (tenant.clone(), filename.to_owned());
-        self.read(move |db| reads::asset_named(db, &tenant, &filename)).await
+        self.look(move |db| reads::asset_named(db, &tenant, &filename)).await
     }
 
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
-        let tenant = tenant.clone();
-        self.read(move |db| reads::assets(db, &tenant, limit)).await
+        let whose = tenant.clone();
+        self.read_of(Some(tenant), move |db| reads::assets(db, &whose, limit)).await
     }
 
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
-        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        self.read(move |db| documents::document(db, &tenant, &space, &path)).await
+        let (whose, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
+        self.read_of(Some(tenant), move |db| documents::document(db, &whose, &space, &path)).await
     }
 
     async fn put_document(
@@ -571,8 +535,8 @@ impl Store for SqliteStore {
         bytes: Vec<u8>,
         replace: bool,
     ) -> Result<Option<DocumentInfo>> {
+        let turn = self.turns.take(tenant, bytes.len()).await?;
         let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        let turn = self.turns.take(bytes.len()).await?;
         self.write(move |batch| {
             let _in_line = &turn;
             batch.put_document(&tenant, &space, &path, &bytes, replace)

@@ -48,6 +48,11 @@ impl Batch<'_> {
         if !own && self.registered(by.key)? >= i64::from(by.most) {
             return Err(Error::TooMany { what: "workers" }.into());
         }
+        // A worker that it has may come again as it was.
+        let grows = known.as_ref().is_none_or(|known| spec.bytes() > known.spec.bytes());
+        if (!own || grows) && self.registered_bytes(by.key, &spec.id)? + spec.bytes() as u64 > by.bytes {
+            return Err(Error::TooMany { what: Registrant::LABELS }.into());
+        }
         self.register(&spec.id, Some(by.key))?;
         self.drive(spec, owner, known)
     }

@@ -88,11 +88,15 @@ pub(super) fn spec(spec: &WorkerSpec) -> ApiResult<()> {
     name.iter().try_for_each(|text| named("spec.name", text))?;
     listed("spec.labels", labels.len(), LABELS)?;
     if labels.iter().any(|label| label.len() > LABEL) {
-        return Err(ApiError::invalid("spec.labels", format!("a label has more than {LABEL} bytes")));
+        return Err(ApiError::invalid(
+            "spec.labels",
+            format!("spec.labels has a label of more than {LABEL} bytes"),
+        ));
     }
     let bytes = spec.bytes();
     if bytes > SPEC {
-        let error = format!("its labels, name and endpoint have {bytes} bytes; {SPEC} are possible");
+        let error =
+            format!("spec.labels, name and endpoint have {bytes} bytes together; {SPEC} are possible");
         return Err(ApiError::invalid("spec.labels", error));
     }
     labels.iter().try_for_each(|text| printable("spec.labels", text))

@@ -455,7 +455,7 @@ impl Client {
         let reading = async {
             match status.is_success() {
                 true => call.body(&mut response, call.until()).await,
-                false => Ok(Body::from(limits::beginning(&mut response).await)),
+                false => Ok(Body::from(limits::beginning(&mut response, limits::ERROR_BODY).await)),
             }
         };
         let body = match tokio::time::timeout(self.timeout(), reading).await {

@@ -20,6 +20,12 @@ static LARGE_AT_ONCE: Semaphore = Semaphore::const_new(3);
 /// How much of the body of an error answer is read.
 pub(crate) const ERROR_BODY: u64 = 64 << 10;
 
+/// How much is read of the answer to a request that the server refuses: it repeats the values that it does not like.
+pub(crate) const REFUSAL_BODY: u64 = 4 << 20;
+
+/// How many JSON values such an answer may hold to be read.
+pub(crate) const REFUSAL_VALUES: usize = 100_000;
+
 /// How many JSON values one answer may hold where all of it is turned into values. A value takes up to a hundred bytes
 /// of memory and can be two bytes of text.
 pub(crate) const VALUES: usize = 1_000_000;
@@ -221,11 +227,11 @@ pub(crate) async fn body(
     Ok(Body { bytes, _turn: turn })
 }
 
-/// The first [`ERROR_BODY`] bytes of a body, whatever comes after them.
-pub(crate) async fn beginning(response: &mut reqwest::Response) -> Vec<u8> {
+/// The first so many bytes of a body, whatever comes after them.
+pub(crate) async fn beginning(response: &mut reqwest::Response, most: u64) -> Vec<u8> {
     let mut all = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
-        let room = usize::try_from(ERROR_BODY).unwrap_or(usize::MAX) - all.len();
+        let room = usize::try_from(most).unwrap_or(usize::MAX) - all.len();
         all.extend_from_slice(&chunk[..chunk.len().min(room)]);
         if chunk.len() >= room {
             break;

@@ -15,6 +15,8 @@ use crate::client::{Client, excerpt, text_of};
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::ids::{ClientId, PromptId};
+use crate::lenient;
+use crate::limits::{REFUSAL_BODY, REFUSAL_VALUES};
 use crate::queue::Whereabouts;
 use crate::workflow::Workflow;
 
@@ -294,9 +296,9 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.error.message)?;
+        write!(f, "{}", excerpt(&self.error.message))?;
         if !self.error.details.is_empty() && self.node_errors.is_empty() {
-            write!(f, ": {}", self.error.details)?;
+            write!(f, ": {}", excerpt(&self.error.details))?;
         }
         let all =
             self.node_errors.iter().flat_map(|(id, node)| node.errors.iter().map(move |one| (id, node, one)));
@@ -330,6 +332,28 @@ struct Answer {
     number: Option<f64>,
     #[serde(default = "IndexMap::new", deserialize_with = "node_errors")]
     node_errors: NodeErrors,
+}
+
+/// A refusal as far as it can be read. The server repeats what it does not like, which may be anything: with too much of it
+/// the prompt is refused all the same.
+fn refusal(bytes: &[u8], parse: impl FnOnce(&[u8]) -> Option<Refusal>) -> Option<Refusal> {
+    /// The server's refusals begin with the error.
+    const BEGINNING: usize = 100;
+    let cut = bytes.len() as u64 >= REFUSAL_BODY;
+    let readable = !cut && lenient::count_values(bytes, usize::MAX) <= REFUSAL_VALUES;
+    if readable {
+        return parse(bytes);
+    }
+    let begins = String::from_utf8_lossy(&bytes[..bytes.len().min(BEGINNING)]);
+    begins.trim_start().trim_start_matches('{').trim_start().starts_with("\"error\"").then(|| Refusal {
+        error: Problem {
+            kind: "refused".into(),
+            message: "the prompt was refused, and the reasons are too long to be read".into(),
+            details: text_of(bytes).unwrap_or_default(),
+            extra_info: Value::Null,
+        },
+        node_errors: NodeErrors::new(),
+    })
 }
 
 /// A request of which the server surely knows nothing is one that was not sent.
@@ -426,7 +450,7 @@ impl Client {
             });
         }
         if status == StatusCode::BAD_REQUEST
-            && let Ok(refusal) = call.parse::<Refusal>(bytes)
+            && let Some(refusal) = refusal(bytes, |bytes| call.parse(bytes).ok())
         {
             return Err(Error::Refused(Box::new(refusal)));
         }

@@ -1,8 +1,8 @@
 //! Every attack by its name.
 
 use crate::attacks::{
-    answers, claims, deliveries, descriptions, graphs, lanes, mass, memory, names, pages, proxies, secrets,
-    share, stored, unread, values, workers,
+    answers, claims, deliveries, descriptions, fair, graphs, lanes, mass, memory, names, pages, proxies,
+    secrets, share, stored, unread, values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -92,6 +92,8 @@ attacks! {
     "unread-sockets" Load Plain false unread::sockets, "400 websockets that are not read, and a text of 3 MB for all of them";
     "forms-endless" Load Plain true unread::forms, "90 forms that never come to their first field";
     "documents-rewritten" Load Plain false stored::rewritten, "documents of 15 MiB, four at a time, written again and again";
+    "readers-files" Load Plain false fair::files, "10,000 uploads, and 400 connections that ask for their names";
+    "turns-shared" Load Plain false fair::turns, "settings of 15 MiB written by twelve at once, while the second tenant submits tasks of 100 KiB";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
     "mass-restart" Load Plain false mass::restart, "16,000 prompts, and a restart";
@@ -109,6 +111,8 @@ attacks! {
     "claims-parked" Load Plain false claims::parked, "a worker key with 4,000 claims that wait, each with 10,000 numbers of what is loaded";
     "beats-doubled" Load Plain false claims::doubled, "a worker key whose beats name one worker, or one lease, 20,000 times; 120 of them wait";
     "adopt-large" Load Plain false claims::adopted, "a worker key with 30 leases on tasks of 15 MB, taken over all at once";
+    "workers-labels" Load Plain false fair::labels, "256 workers of one key with as many and as long labels as can be, asked for again and again";
+    "details-streams" Load Plain true fair::details, "failures with 147,000 tiny values each, and event streams and tasks that are not read";
     "descriptions-many" Load Plain false descriptions::many, "a worker key with 130 small object_infos, to be read before the true ones";
     "descriptions-large" Load Plain false descriptions::huge, "a worker key with object_infos of 8 MiB and many values, without end";
     "stalled-bodies" Load Plain true share::stalled_bodies, "200 tasks whose bodies do not come";

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Status, TaskId, Timestamp, Version};
+use crate::{JsonText, Status, TaskId, Timestamp, Version};
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -130,5 +130,5 @@ pub struct TaskEvent {
     /// What.
     pub kind: EventKind,
     /// More about it, by kind: worker, attempt, error, delay.
-    pub data: serde_json::Value,
+    pub data: JsonText,
 }

@@ -137,7 +137,23 @@ impl From<Failure> for Written {
     }
 }
 
+/// How many bytes of ComfyUI's own words are kept with a failure: with the task, with the attempt, and with what happened.
+pub const MOST_DETAILS: usize = 256 << 10;
+
+/// How many bytes of a message are kept.
+const MOST_MESSAGE: usize = 64 << 10;
+
 impl Failure {
+    /// Cuts what is too long to be kept: the message, and the details with a mark, see [`JsonText::cut`].
+    pub fn bound(&mut self) {
+        let most = MOST_MESSAGE.min(self.message.len());
+        let end = (0..=most).rev().find(|end| self.message.is_char_boundary(*end)).unwrap_or(0);
+        self.message.truncate(end);
+        if let Some(details) = &mut self.details {
+            details.cut(MOST_DETAILS);
+        }
+    }
+
     /// A failure without a node or details.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), node_id: None, details: None }

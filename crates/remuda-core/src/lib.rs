@@ -26,7 +26,7 @@ mod worker;
 
 pub use attempt::{Attempt, AttemptOutcome};
 pub use event::{EventKind, TaskEvent};
-pub use failure::{Failure, FailureClass, Policy, Verdict};
+pub use failure::{Failure, FailureClass, MOST_DETAILS, Policy, Verdict};
 pub use feed::{BadPack, FeedEntry, FeedPack};
 pub use harm::{Harm, HarmKind, Harmed};
 pub use ids::{AttemptNo, Fence, IdError, Installation, OwnerId, Sha256, TaskId, Tenant, Version, WorkerId};

@@ -20,9 +20,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AttemptOutcome, EventKind, Failure, FailureClass, Lease, NewTask, OwnerId, PendingReason, Phase,
-    Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId, TaskResult, Tenant, Timestamp, Verdict,
-    WorkerId,
+    Attempt, AttemptNo, AttemptOutcome, EventKind, Failure, FailureClass, JsonText, Lease, NewTask, OwnerId,
+    PendingReason, Phase, Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId, TaskResult, Tenant,
+    Timestamp, Verdict, WorkerId,
 };
 
 /// How a runner says that an attempt ended.
@@ -81,6 +81,13 @@ impl TryFrom<Told> for Ending {
 }
 
 impl Ending {
+    /// Cuts what a failure says when it is too long to be kept.
+    pub fn bound(&mut self) {
+        if let Self::Failed { failure, .. } = self {
+            failure.bound();
+        }
+    }
+
     /// What the attempt left, whole or in part.
     pub fn result(&self) -> Option<&TaskResult> {
         match self {
@@ -115,9 +122,22 @@ fn after(now: Timestamp, delay: Duration) -> Timestamp {
     now.checked_add(delay).unwrap_or(Timestamp::MAX)
 }
 
-fn event(task: &mut Task, now: Timestamp, kind: EventKind, data: serde_json::Value) -> TaskEvent {
+fn event(task: &mut Task, now: Timestamp, kind: EventKind, data: impl Into<JsonText>) -> TaskEvent {
     task.version += 1;
-    TaskEvent { task: task.id, n: task.version, at: now, kind, data }
+    TaskEvent { task: task.id, n: task.version, at: now, kind, data: data.into() }
+}
+
+/// What is told of a failure. Its details stay the text that they are.
+fn told(task: &Task, failure: &Failure, run_at: Option<Timestamp>) -> JsonText {
+    #[derive(Serialize)]
+    struct Data<'a> {
+        worker: Option<&'a WorkerId>,
+        attempt: AttemptNo,
+        error: &'a Failure,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        run_at: Option<Timestamp>,
+    }
+    JsonText::of(&Data { worker: task.worker.as_ref(), attempt: task.attempt, error: failure, run_at })
 }
 
 fn wait(task: &mut Task, reason: PendingReason, run_at: Timestamp) {
@@ -326,14 +346,13 @@ fn failed(
             task.avoid_worker.clone_from(&task.worker);
             task.avoid_until = Some(after(run_at, policy.avoid));
             let kind = if class.is_loss() { EventKind::Lost } else { EventKind::RetryScheduled };
-            let data =
-                json!({"worker": task.worker, "attempt": task.attempt, "error": failure, "run_at": run_at});
+            let data = told(task, &failure, Some(run_at));
             event(task, now, kind, data)
         }
         Verdict::Fail => {
             task.result = partial.map(|partial| *partial);
             finish(task, now, Status::Failed);
-            let data = json!({"worker": task.worker, "attempt": task.attempt, "error": failure});
+            let data = told(task, &failure, None);
             event(task, now, EventKind::Failed, data)
         }
     };
@@ -381,7 +400,7 @@ pub fn set_aside(task: &mut Task, now: Timestamp, failure: Failure) -> Result<En
     task.failures += 1;
     task.error = Some(failure.clone());
     finish(task, now, Status::Failed);
-    let data = json!({"worker": task.worker, "attempt": task.attempt, "error": failure});
+    let data = told(task, &failure, None);
     let event = event(task, now, EventKind::Failed, data);
     Ok(Ended {
         event,

@@ -118,6 +118,14 @@ pub struct WorkerSpec {
     pub labels: BTreeSet<String>,
 }
 
+impl WorkerSpec {
+    /// About how many bytes it has.
+    pub fn bytes(&self) -> usize {
+        let name = self.name.as_ref().map_or(0, String::len);
+        self.endpoint.len() + name + self.labels.iter().map(|label| label.len() + 4).sum::<usize>()
+    }
+}
+
 /// What a runner reports of its worker with every beat.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

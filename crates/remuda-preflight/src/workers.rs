@@ -83,23 +83,23 @@ impl Known {
         let keys = self.store.registrants().await?;
         self.readings.want(readings::order(&workers, &keys, Timestamp::now()));
         self.readings.settle().await;
-        let known = |worker: Worker| {
+        let known = |worker: &Worker| {
             let own = !keys.contains_key(&worker.spec.id);
             self.known(worker, own)
         };
-        let known: Vec<KnownWorker> = workers.into_iter().map(known).collect();
+        let known: Vec<KnownWorker> = workers.iter().map(known).collect();
         let known = Arc::new(known);
         *self.list.lock().unwrap_or_else(PoisonError::into_inner) = Some((read, known.clone()));
         Ok(known)
     }
 
-    fn known(&self, worker: Worker, own: bool) -> KnownWorker {
+    fn known(&self, worker: &Worker, own: bool) -> KnownWorker {
         let hash = worker.report.object_info;
         let (info, weight) = hash.and_then(|hash| self.readings.get(hash)).unzip();
         KnownWorker {
-            id: worker.spec.id,
+            id: worker.spec.id.clone(),
             own,
-            labels: worker.spec.labels,
+            labels: worker.spec.labels.clone(),
             starting: info.is_none() && worker.report.health == Health::Starting,
             hash,
             info,

@@ -184,11 +184,11 @@ impl Asker {
     pub async fn driven(&self, store: &dyn WorkerStore) -> remuda_store::Result<Vec<Driven>> {
         let Some(owner) = self.owner else { return Ok(Vec::new()) };
         let workers = store.workers().await?;
-        let mine = workers.into_iter().filter(|worker| worker.owner == owner);
+        let mine = workers.iter().filter(|worker| worker.owner == owner);
         let answering = mine.filter(|worker| worker.report.health != Health::Unreachable);
-        let driven = |worker: Worker| {
+        let driven = |worker: &Worker| {
             let endpoint = self.addresses.of(&worker.spec.id)?;
-            Some(Driven { id: worker.spec.id, endpoint })
+            Some(Driven { id: worker.spec.id.clone(), endpoint })
         };
         Ok(answering.filter_map(driven).collect())
     }

@@ -225,7 +225,7 @@ impl Janitor {
     async fn forget_workers(&self) -> Result<(), SweepError> {
         let JanitorOptions { store, silence, .. } = &self.options;
         let now = Timestamp::now();
-        for worker in store.workers().await? {
+        for worker in store.workers().await?.iter() {
             let silent = Duration::try_from(now.duration_since(worker.until)).unwrap_or(Duration::ZERO);
             let id = &worker.spec.id;
             // Attempts that may be under way in its ComfyUI are found by its name.

@@ -42,7 +42,7 @@ pub enum Error {
     /// The key has as much of it as one key may have.
     #[error("this key has all the {what} that one key may have")]
     TooMany {
-        /// Of what: `workers`, or `descriptions of nodes`.
+        /// Of what: `workers`, `labels` of workers, or `descriptions of nodes`.
         what: &'static str,
     },
     /// The task brings a secret, and there is no key to seal it with. Nothing was changed.

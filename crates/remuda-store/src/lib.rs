@@ -17,6 +17,7 @@ mod postgres;
 mod requests;
 mod sqlite;
 mod store;
+mod together;
 mod turns;
 mod windows;
 
@@ -32,4 +33,6 @@ pub use requests::{
     OriginQuery, Page, Position, Registrant, Submitted, Tidied, WorkerBeat,
 };
 pub use sqlite::SqliteStore;
-pub use store::{DocumentStore, HousekeepingStore, KeyStore, RunnerStore, Store, TaskStore, WorkerStore};
+pub use store::{
+    DocumentStore, EVENTS_TEXT, HousekeepingStore, KeyStore, RunnerStore, Store, TaskStore, WorkerStore,
+};

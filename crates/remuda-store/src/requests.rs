@@ -317,6 +317,13 @@ pub struct Registrant {
     pub tenant: Tenant,
     /// How many workers one key may have.
     pub most: u32,
+    /// How many bytes of labels, names and endpoints they may have together.
+    pub bytes: u64,
+}
+
+impl Registrant {
+    /// What [`crate::Error::TooMany`] says when those are too many.
+    pub const LABELS: &str = "labels";
 }
 
 /// How much one key may bring of what ComfyUIs say of their nodes.

@@ -20,6 +20,12 @@ pub use workers::WorkerStore;
 
 use crate::{Change, Result};
 
+/// How many bytes the data of events has that is read at once: when they are reached, the rest is read next.
+pub const EVENTS_TEXT: usize = 256 << 10;
+
+/// How many bytes the failures of attempts have that are read at once.
+pub(crate) const ATTEMPTS_TEXT: usize = 1 << 20;
+
 /// The durable queue: everything that is kept, in the parts that its users need.
 ///
 /// A method that returned `Ok` is durable. After [`crate::Error::Unavailable`] it is not known whether a write was

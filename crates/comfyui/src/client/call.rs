@@ -11,7 +11,7 @@ use url::Url;
 use super::Client;
 use crate::error::{Error, Result};
 use crate::lenient;
-use crate::limits::{self, Body, Route, Unread, VALUES};
+use crate::limits::{self, Body, ERROR_BODY, REFUSAL_BODY, Route, Unread, VALUES};
 
 /// Body excerpts in errors are cut to this many bytes: enough to read, not enough to flood a log.
 const EXCERPT: usize = 2_000;
@@ -131,7 +131,7 @@ impl Call {
             return Ok(response);
         }
         // A page of an error that never ends says nothing more.
-        let reading = limits::beginning(&mut response);
+        let reading = limits::beginning(&mut response, ERROR_BODY);
         let body = tokio::time::timeout(self.client.inner.timeout, reading).await.unwrap_or_default();
         let body = text_of(&body);
         Err(Error::Status { method: self.method_name(), path: self.url.path().to_owned(), status, body })
@@ -166,9 +166,10 @@ impl Call {
         let until = self.until();
         let mut response = self.once(Some(until)).await?;
         let status = response.status();
-        // The page of a server error is text for people.
-        let body = if status.is_server_error() {
-            let reading = limits::beginning(&mut response);
+        // The page of a server error is text for people. A refusal counts also where it is too long to be read.
+        let body = if status.is_server_error() || status.is_client_error() {
+            let most = if status.is_server_error() { ERROR_BODY } else { REFUSAL_BODY };
+            let reading = limits::beginning(&mut response, most);
             Body::from(timeout_at(until, reading).await.map_err(|_| self.timed_out())?)
         } else {
             self.body(&mut response, until).await?

@@ -1,6 +1,6 @@
 //! A server that sends more than anybody should have to take.
 
-use comfyui::{FileRef, JobsQuery, Limits, Upload};
+use comfyui::{FileRef, JobsQuery, Limits, Upload, Workflow};
 
 use super::*;
 
@@ -155,6 +155,26 @@ async fn a_flood_on_the_socket_is_read_slowly_and_prompts_end_all_the_same() {
         assert!(events < 5_000, "{events} events of others");
         session.close().await;
         sim.faults().clear();
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_counts_however_much_it_repeats() {
+    let server = server().await;
+    let client = client_of(&server);
+    for (values, is_told) in [(10, true), (300_000, false), (900_000, false)] {
+        let many = r#"{"":0},"#.repeat(values);
+        let graph = format!(
+            r#"{{"1": {{"class_type": "EmptyImage", "inputs": {{"width": {{"k": [{many}0]}}, "height": 16,
+                "batch_size": 1, "color": 1}}}},
+                "2": {{"class_type": "SaveImage", "inputs": {{"images": ["1", 0], "filename_prefix": "x"}}}}}}"#
+        );
+        let request = PromptRequest::new(Workflow::parse(graph).expect("a graph"));
+        let error = client.submit(&request).await.expect_err("a number is wanted");
+        let Error::Refused(refusal) = &error else { panic!("{values} values: {error}") };
+        assert_eq!(refusal.node_errors.contains_key("1"), is_told, "{values} values");
+        assert!(error.to_string().len() < 10_000);
     }
     server.stop().await;
 }

@@ -6,6 +6,7 @@ mod cluster;
 pub(crate) mod deliveries;
 pub(crate) mod descriptions;
 mod enter;
+pub(crate) mod fair;
 pub(crate) mod graphs;
 pub(crate) mod lanes;
 pub(crate) mod mass;

@@ -1,6 +1,6 @@
 //! What a failed `POST /prompt` means.
 
-use comfyui::Error;
+use comfyui::{Error, Problem};
 use remuda_core::{Failure, FailureClass};
 use serde_json::{Map, Value, json};
 
@@ -9,6 +9,16 @@ const MOST_NODES: usize = 200;
 
 /// How many errors and outputs of each.
 const MOST_ERRORS: usize = 100;
+
+/// How many bytes of what ComfyUI adds to an error are kept: lists of models, say.
+const MOST_INFO: usize = 64 << 10;
+
+/// The same for all errors together.
+const MOST_TOLD: usize = 128 << 10;
+
+/// How long names and words may be.
+const NAME: usize = 1 << 10;
+const WORDS: usize = 2 << 10;
 
 /// What a failed `POST /prompt` means.
 #[derive(Debug, PartialEq)]
@@ -31,15 +41,19 @@ pub(crate) fn judge(error: &Error) -> NotSent {
     match error {
         Error::Refused(refusal) => {
             let node_id = refusal.node_errors.keys().next().cloned();
-            let told: Map<String, Value> = (refusal.node_errors.iter().take(MOST_NODES))
-                .map(|(id, node)| {
-                    let errors = &node.errors[..node.errors.len().min(MOST_ERRORS)];
-                    let outputs = &node.dependent_outputs[..node.dependent_outputs.len().min(MOST_ERRORS)];
-                    let told = json!({"errors": errors, "dependent_outputs": outputs, "class_type": node.class_type});
-                    (id.clone(), told)
-                })
-                .collect();
-            let details = json!({ "error": refusal.error, "node_errors": told });
+            let mut told = Map::new();
+            let mut room = MOST_TOLD;
+            for (id, node) in refusal.node_errors.iter().take(MOST_NODES) {
+                let outputs = &node.dependent_outputs[..node.dependent_outputs.len().min(MOST_ERRORS)];
+                let mut errors = Vec::new();
+                for problem in node.errors.iter().take(MOST_ERRORS) {
+                    errors.push(self::told(problem, &mut room));
+                }
+                let node =
+                    json!({"errors": errors, "dependent_outputs": outputs, "class_type": node.class_type});
+                told.insert(id.clone(), node);
+            }
+            let details = json!({ "error": self::told(&refusal.error, &mut room), "node_errors": told });
             let message = format!("ComfyUI refused the workflow: {refusal}");
             NotSent::Refused(Box::new(Failure {
                 class: FailureClass::Validation,
@@ -69,6 +83,32 @@ pub(crate) fn judge(error: &Error) -> NotSent {
     }
 }
 
+/// An error of a refusal. ComfyUI repeats values that it does not like: when these are too long they are left out, and what is
+/// said of them stays.
+fn told(problem: &Problem, room: &mut usize) -> Value {
+    let text = problem.extra_info.to_string();
+    let long = text.len() > (*room).min(MOST_INFO);
+    *room -= text.len().min(*room).min(if long { 0 } else { MOST_INFO });
+    let info = match long {
+        true => {
+            json!({"input_name": problem.input_name().map(|name| cut(name, NAME)), "cut": {"bytes": text.len()}})
+        }
+        false => problem.extra_info.clone(),
+    };
+    json!({
+        "type": cut(&problem.kind, NAME),
+        "message": cut(&problem.message, WORDS),
+        "details": cut(&problem.details, WORDS),
+        "extra_info": info,
+    })
+}
+
+/// The beginning of a text that may be of any length.
+fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
+}
+
 fn refused(class: FailureClass, error: &Error) -> NotSent {
     NotSent::Refused(Box::new(Failure::new(class, format!("ComfyUI did not take the workflow: {error}"))))
 }
@@ -91,6 +131,30 @@ mod tests {
         let details = failure.details.unwrap().read();
         assert_eq!(details["node_errors"]["4"]["errors"][0]["type"], "value_not_in_list");
         assert_eq!(details["error"]["type"], "prompt_outputs_failed_validation");
+    }
+
+    #[test]
+    fn values_that_comfyui_repeats_are_left_out_when_they_are_long() {
+        let problem = |input: &str, bytes: usize| {
+            let info = json!({"input_name": input, "received_value": "v".repeat(bytes)});
+            json!({"type": "invalid_input_type", "message": "m".repeat(bytes), "details": input, "extra_info": info})
+        };
+        let many: Vec<Value> = (0..50).map(|n| problem(&format!("i{n}"), 60_000)).collect();
+        let refusal = serde_json::from_value(json!({
+            "error": problem("", 1 << 20),
+            "node_errors": {"1": {"errors": [problem("width", 2 << 20), problem("height", 10)], "class_type": "A"},
+                            "2": {"errors": many, "class_type": "B"}},
+        }));
+        let NotSent::Refused(failure) = judge(&Error::Refused(refusal.unwrap())) else { panic!() };
+        let details = failure.details.unwrap();
+        assert!(details.get().len() < remuda_core::MOST_DETAILS + (100 << 10), "{}", details.get().len());
+        let details = details.read();
+        let errors = &details["node_errors"]["1"]["errors"];
+        assert_eq!(errors[0]["extra_info"]["input_name"], "width");
+        assert!(errors[0]["extra_info"]["cut"]["bytes"].as_u64() > Some(2 << 20));
+        assert_eq!(errors[1]["extra_info"]["received_value"], "vvvvvvvvvv");
+        assert_eq!(details["node_errors"]["2"]["errors"][49]["details"], "i49", "all are told");
+        assert!(failure.message.len() < 128 << 10, "{}", failure.message.len());
     }
 
     #[test]

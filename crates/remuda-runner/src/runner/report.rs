@@ -80,7 +80,7 @@ impl Attempt {
     async fn end(&self, ending: Ending) -> Option<EndReply> {
         let source = &self.worker.shared.source;
         if let Ending::Failed { failure, .. } = &ending {
-            tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, class = %failure.class, why = failure.message, "an attempt failed");
+            tracing::info!(task = %self.claim.task.id, worker = %self.worker.spec.id, class = %failure.class, why = beginning(&failure.message), "an attempt failed");
         }
         self.report(|| source.end(self.lease(), ending.clone())).await
     }
@@ -144,4 +144,11 @@ impl Attempt {
             tracing::debug!(prompts = ?left, "their history entries stay");
         }
     }
+}
+
+/// As much of a message as belongs into a log: its sender chooses how long it is, and how often it comes.
+fn beginning(message: &str) -> &str {
+    const LOGGED: usize = 300;
+    let end = (0..=LOGGED.min(message.len())).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+    &message[..end]
 }

@@ -117,7 +117,8 @@ impl Source for QueueSource {
         Ok(reply)
     }
 
-    async fn end(&self, lease: LeaseRef, ending: Ending) -> Result<EndReply> {
+    async fn end(&self, lease: LeaseRef, mut ending: Ending) -> Result<EndReply> {
+        ending.bound();
         let reply = self.store.end(self.owner, lease, ending).await.map_err(from_store)?;
         self.hub.close(lease.task);
         Ok(reply)

@@ -62,6 +62,30 @@ async fn a_worker_that_takes_no_prompts_rests_and_its_task_ends_with_what_it_ans
     sim.shutdown().await;
 }
 
+/// ComfyUI repeats what it does not like: however long that is, it is the task that is refused.
+#[tokio::test]
+async fn a_refusal_too_long_to_be_read_is_the_tasks_fault_and_no_loss() {
+    let (rig, sim) = (Rig::new().await, sim().await);
+    let herd = rig.herd(&[&sim]);
+    for values in [100_000, 600_000] {
+        let many: Vec<_> = (0..values).map(|_| serde_json::json!({"": 0})).collect();
+        let refused = serde_json::json!({
+            "1": {"class_type": "EmptyImage",
+                "inputs": {"width": {"k": many}, "height": 64, "batch_size": 1, "color": 0}},
+            "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+        });
+        let task = rig.end_of(rig.submit(&refused).await).await;
+        let error = task.error.unwrap();
+        assert_eq!((error.class, task.losses, task.attempt), (FailureClass::Validation, 0, 1), "{error}");
+        let said = error.message.len() + error.details.map_or(0, |details| details.get().len());
+        assert!(said < 300 << 10, "{said} bytes of {values} values are kept");
+    }
+    assert_ne!(herd.status().workers[0].report.health, Health::Quarantined);
+    rig.completed(rig.submit(&picture()).await).await;
+    herd.stop(BOUND).await;
+    sim.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_mute_websocket_delays_and_loses_nothing() {
     let (rig, sim) = (Rig::new().await, sim().await);

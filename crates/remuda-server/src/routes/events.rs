@@ -15,9 +15,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use remuda_core::{EventKind, TaskEvent, TaskId, Version};
+use jiff::Timestamp;
+use remuda_core::{EventKind, JsonText, Status, TaskEvent, TaskId, Version};
 use remuda_frames::{Frame, FrameKind, LiveFrame, LiveFrames};
-use serde::Deserialize;
+use remuda_store::EVENTS_TEXT;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -30,7 +32,7 @@ use crate::changes::Follow;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiQuery, TaskPath};
 use crate::service;
-use crate::share::{Charged, Guest, Visit};
+use crate::share::{Charged, Guest, Pass, Visit};
 use crate::state::AppState;
 
 /// How long after frames ended it is looked where the task runs now.
@@ -45,7 +47,13 @@ const BATCH: u32 = 100;
 /// How many events wait for a slow reader. Pictures may have megabytes.
 const QUEUED: usize = 1;
 
-/// Frames below this are written at once and are not counted: the number of streams bounds them.
+/// When there is no room for what happened, it is read again after this.
+const NO_ROOM: Duration = Duration::from_millis(500);
+
+/// Events never count for more: those from before there was a bound may be longer, and can be read.
+const MOST_COUNTED: usize = 4 << 20;
+
+/// Frames and events below this are written at once and are not counted: the number of streams bounds them.
 const SMALL: usize = 16 << 10;
 
 /// What to send.
@@ -201,12 +209,24 @@ impl Streamer {
                 Err(error) if error.is_temporary() => return Ok(moved),
                 Err(_) => return Err(Over),
             };
-            let full = events.len() >= BATCH as usize;
+            let text: usize = events.iter().map(|event| event.data.get().len()).sum();
+            let full = events.len() >= BATCH as usize || text >= EVENTS_TEXT;
+            // The events and one of them as text. Another reader may have taken something until this one tries again: what is not
+            // counted is not kept meanwhile.
+            let counted = if text <= SMALL { None } else { self.take((2 * text).min(MOST_COUNTED)).await? };
+            if text > SMALL && counted.is_none() {
+                continue;
+            }
             for event in events {
                 self.after = event.n;
                 moved |= matches!(event.kind, EventKind::Claimed | EventKind::Adopted);
                 let last = event.kind.is_terminal();
-                self.send(state_event(&event)).await?;
+                let text = state_event(&event);
+                let text = match &counted {
+                    Some(pass) => Counted { text, _pass: Arc::clone(pass) }.into_bytes(),
+                    None => Bytes::from(text),
+                };
+                self.send(text).await?;
                 if last {
                     return Err(Over);
                 }
@@ -216,6 +236,23 @@ impl Streamer {
                 return Ok(moved);
             }
         }
+    }
+
+    /// Takes room for so many bytes. `None`: there was none for a moment.
+    async fn take(&mut self, bytes: usize) -> Result<Option<Arc<Pass>>, Over> {
+        if let Ok(pass) = self.state.memory.take(&self.guest, bytes as u64) {
+            return Ok(Some(Arc::new(pass)));
+        }
+        tokio::select! {
+            () = self.state.stop.cancelled() => return Err(Over),
+            () = self.out.closed() => return Err(Over),
+            () = self.caller.admission().over() => return Err(Over),
+            () = tokio::time::sleep(NO_ROOM) => {}
+        }
+        if Instant::now() >= self.heartbeat_at {
+            self.send(Bytes::from_static(b": still here\n\n")).await?;
+        }
+        Ok(None)
     }
 
     /// Where frames of the task can be had, if it runs.
@@ -342,17 +379,40 @@ async fn ready(frames: &mut Option<LiveFrames>) -> bool {
     }
 }
 
-fn state_event(event: &TaskEvent) -> Bytes {
-    let data = json!({
-        "task": event.task,
-        "n": event.n,
-        "at": event.at,
-        "kind": event.kind,
-        "status": event.kind.status(),
-        "data": event.data,
-    });
-    // JSON has no line breaks of its own, so one line of data is enough.
-    Bytes::from(format!("id: {}\nevent: state\ndata: {data}\n\n", event.n))
+/// What happened, on its way to a slow reader: counted until it is written.
+struct Counted {
+    text: String,
+    _pass: Arc<Pass>,
+}
+
+impl Counted {
+    fn into_bytes(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+fn state_event(event: &TaskEvent) -> String {
+    #[derive(Serialize)]
+    struct State<'a> {
+        task: TaskId,
+        n: Version,
+        at: Timestamp,
+        kind: EventKind,
+        status: Status,
+        data: &'a JsonText,
+    }
+    let TaskEvent { task, n, at, kind, data } = event;
+    let status = kind.status();
+    let state = JsonText::of(&State { task: *task, n: *n, at: *at, kind: *kind, status, data });
+    // What others wrote as JSON may have line breaks between its values; then each line is one of data.
+    let lines = state.get().replace('\r', "").replace('\n', "\ndata: ");
+    format!("id: {n}\nevent: state\ndata: {lines}\n\n")
 }
 
 async fn progress_event(frame: &LiveFrame) -> Bytes {

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use remuda_core::{JsonText, Task};
+use remuda_core::{Failure, JsonText, Task};
 
 use super::large::Input;
 
@@ -66,7 +66,14 @@ pub(crate) async fn get(
         None => {}
     }
     let Details { attempts, lease, position } = service::details(&state, id, status, reason).await?;
-    size += attempts.len() * ATTEMPT;
+    let told: usize =
+        attempts.iter().map(|attempt| ATTEMPT + attempt.failure.as_ref().map_or(0, failed)).sum();
+    size += told;
+    let told = match told {
+        0..LARGE => None,
+        _ => Some(state.memory.take(&Visit::guest(), 2 * told as u64).map_err(|_| ApiError::no_memory())?),
+    };
+    let pass = (pass, told);
     view = view.with_attempts(attempts, attempt);
     if let Some(lease) = lease {
         view = view.with_lease(&lease);
@@ -74,7 +81,10 @@ pub(crate) async fn get(
     if let Some(position) = position {
         view = view.with_position(position);
     }
-    let Some(workflow) = large else { return answer(&state, &tenant, id, size, view).await };
+    let Some(workflow) = large else {
+        let answer = answer(&state, &tenant, id, size, view).await?;
+        return Ok(answer.map(|body| Held::wrap(body, pass)));
+    };
     let head = state.compute_of("writing a task", &tenant, id, size, move || serde_json::to_string(&view));
     let head = head.await?.map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(spliced(head, workflow).map(|body| Held::wrap(body, pass)))
@@ -86,8 +96,12 @@ pub(crate) fn said(task: &Task) -> usize {
     let left = task.result.as_ref().map_or(0, |result| {
         result.files.len() * FILE + result.outputs.get().len() + text(&result.node_errors)
     });
-    let failed = task.error.as_ref().map_or(0, |error| error.message.len() + text(&error.details));
-    left + failed + text(&task.metadata)
+    left + task.error.as_ref().map_or(0, failed) + text(&task.metadata)
+}
+
+/// About how many bytes it takes to say why something failed.
+fn failed(failure: &Failure) -> usize {
+    failure.message.len() + failure.details.as_ref().map_or(0, |details| details.get().len())
 }
 
 /// The record with a workflow that is not copied into it: several readers may have the same one.

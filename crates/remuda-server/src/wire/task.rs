@@ -50,7 +50,7 @@ pub(crate) struct TaskView {
     error_class: Option<&'static str>,
     /// The node at fault.
     error_node_id: Option<String>,
-    /// ComfyUI's own words about it.
+    /// ComfyUI's own words about it, up to 256 KiB: of more, `cut` says what was left out.
     #[schema(value_type = Option<Object>)]
     error_details: Option<JsonText>,
     /// How often an attempt failed by the task's own fault.

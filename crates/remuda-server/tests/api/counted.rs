@@ -13,8 +13,9 @@ use remuda_core::{
 };
 use remuda_store::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, EndReply, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage,
-    OriginQuery, Page, Position, Registrant, Result, Store, Submitted, Tidied,
+    Document, DocumentInfo, DocumentStore, EndReply, FeedEnds, FeedPage, FeedPlace, Hide, HousekeepingStore,
+    KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Registrant, Result, RunnerStore,
+    Store, Submitted, TaskStore, Tidied, WorkerStore,
 };
 use tokio::sync::broadcast;
 
@@ -47,24 +48,40 @@ impl Counted {
 }
 
 macro_rules! counted {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+    ($store:ident: $(fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
         #[async_trait]
-        impl Store for Counted {
+        impl $store for Counted {
             $(async fn $name(&self, $($arg: $type),*) -> $out {
                 self.count(stringify!($name));
                 self.inner.$name($($arg),*).await
             })*
-
-            fn changes(&self) -> broadcast::Receiver<Change> {
-                self.silent.as_ref().map_or_else(|| self.inner.changes(), broadcast::Sender::subscribe)
-            }
         }
     };
 }
 
+#[async_trait]
+impl Store for Counted {
+    async fn installation(&self) -> Result<Installation> {
+        self.count("installation");
+        self.inner.installation().await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.count("ping");
+        self.inner.ping().await
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.silent.as_ref().map_or_else(|| self.inner.changes(), broadcast::Sender::subscribe)
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
 counted! {
-    fn installation() -> Result<Installation>;
-    fn ping() -> Result<()>;
+    TaskStore:
     fn submit(new: NewTask) -> Result<Submitted>;
     fn submitted(tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>>;
     fn look_up(lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
@@ -84,6 +101,10 @@ counted! {
     fn counts(tenant: Option<&Tenant>) -> Result<Counts>;
     fn cancel(id: TaskId) -> Result<Task>;
     fn hasten(id: TaskId) -> Result<Task>;
+}
+
+counted! {
+    RunnerStore:
     fn claim(request: ClaimRequest) -> Result<Option<Claim>>;
     fn beat(request: BeatRequest) -> Result<BeatReply>;
     fn end(owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply>;
@@ -92,12 +113,16 @@ counted! {
     fn note_harm(task: TaskId, holder: Option<(OwnerId, Fence)>, harm: Harm) -> Result<Harmed>;
     fn leases(worker: &WorkerId) -> Result<Vec<Lease>>;
     fn leases_for(owner: OwnerId, worker: &WorkerId) -> Result<Vec<Lease>>;
+}
+
+counted! {
+    WorkerStore:
     fn acquire_worker(spec: WorkerSpec, owner: OwnerId) -> Result<Acquired>;
     fn register_worker(spec: WorkerSpec, owner: OwnerId, by: Registrant) -> Result<Acquired>;
     fn inherit(owner: OwnerId, key: KeyId, grace: Duration) -> Result<bool>;
     fn release_worker(owner: OwnerId, id: &WorkerId, fence: Fence) -> Result<()>;
     fn forget_worker(id: &WorkerId) -> Result<()>;
-    fn workers() -> Result<Vec<Worker>>;
+    fn workers() -> Result<Arc<Vec<Worker>>>;
     fn registrants() -> Result<HashMap<WorkerId, KeyId>>;
     fn save_object_info(hash: Sha256, json: &str) -> Result<()>;
     fn bring_object_info(hash: Sha256, json: &str, key: KeyId, bounds: Descriptions) -> Result<()>;
@@ -105,11 +130,18 @@ counted! {
     fn object_info(hash: Sha256) -> Result<Option<String>>;
     fn requires(lane: &LaneId) -> Result<Option<Requirements>>;
     fn lanes() -> Result<Vec<Lane>>;
-    fn lead(what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>>;
-    fn resign(what: &str, holder: OwnerId) -> Result<()>;
+}
+
+counted! {
+    KeyStore:
     fn add_key(key: KeyRecord) -> Result<()>;
     fn keys() -> Result<Vec<KeyRecord>>;
     fn revoke_key(id: KeyId) -> Result<KeyRecord>;
+}
+
+counted! {
+    DocumentStore:
+    fn room(tenant: &Tenant) -> Result<u64>;
     fn add_asset(asset: Asset) -> Result<()>;
     fn asset(tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>>;
     fn asset_named(tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
@@ -118,11 +150,16 @@ counted! {
     fn put_document(tenant: &Tenant, space: &str, path: &str, bytes: Vec<u8>, replace: bool) -> Result<Option<DocumentInfo>>;
     fn documents(tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>>;
     fn delete_document(tenant: &Tenant, space: &str, path: &str) -> Result<bool>;
+}
+
+counted! {
+    HousekeepingStore:
+    fn lead(what: &str, holder: OwnerId, ttl: Duration) -> Result<Option<Fence>>;
+    fn resign(what: &str, holder: OwnerId) -> Result<()>;
     fn tidy() -> Result<Tidied>;
     fn unswept(limit: u32) -> Result<Vec<Task>>;
     fn swept(tasks: &[TaskId]) -> Result<()>;
     fn outdated(age: Duration, limit: u32) -> Result<Vec<TaskId>>;
     fn trim_feed(age: Duration) -> Result<u64>;
     fn forget(tasks: &[TaskId]) -> Result<u64>;
-    fn close() -> ();
 }

@@ -80,7 +80,7 @@ async fn workers_that_nobody_drives_any_more_are_forgotten_and_others_stay() {
     gone.leave().await;
     let names = async || {
         let workers = gateway.store().workers().await.unwrap();
-        workers.into_iter().map(|worker| worker.spec.id).collect::<Vec<_>>()
+        workers.iter().map(|worker| worker.spec.id.clone()).collect::<Vec<_>>()
     };
     Janitor::new(options(&gateway)).sweep_once().await.unwrap();
     assert_eq!(names().await, [gone.id.clone(), driven.id.clone()], "not for an hour");

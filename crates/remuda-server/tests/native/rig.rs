@@ -94,7 +94,10 @@ impl Ranch {
         let store = self.gateway.store();
         let known = wait::until("a worker to tell what it can do", BOUND, async || {
             let workers = store.workers().await.expect("the store");
-            workers.into_iter().find(|worker| worker.spec.id == id && worker.report.object_info.is_some())
+            workers
+                .iter()
+                .any(|worker| worker.spec.id == id && worker.report.object_info.is_some())
+                .then_some(())
         });
         known.await.expect("in time");
         self.sims.len() - 1

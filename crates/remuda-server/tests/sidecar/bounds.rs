@@ -112,9 +112,37 @@ async fn a_key_has_so_many_workers_and_descriptions() {
     assert!(words.contains("one key may keep"), "{words}");
     source.save_object_info(Sha256::of(b"{}"), "{}").await.unwrap();
     let mut odd = spec("a");
-    odd.labels = (0..1000).map(|n| n.to_string()).collect();
-    let words = refusal(source.acquire_worker(odd).await);
-    assert!(words.contains("spec.labels"), "{words}");
+    for labels in [
+        (0..1000).map(|n| n.to_string()).collect(),
+        ["l".repeat(257)].into(),
+        // Each is fine, and not so many.
+        (0..100).map(|n| format!("{n:03}{}", "l".repeat(200))).collect(),
+    ] {
+        odd.labels = labels;
+        let words = refusal(source.acquire_worker(odd.clone()).await);
+        assert!(words.contains("422") && words.contains("spec.labels"), "{words}");
+    }
+    odd.labels = (0..60).map(|n| format!("{n:03}{}", "l".repeat(200))).collect();
+    source.acquire_worker(odd).await.unwrap();
+}
+
+#[tokio::test]
+async fn workers_from_before_may_have_more_labels_than_one_gets_now() {
+    let ground = Ground::new().await;
+    let sidecar = ground.sidecar().await;
+    let labels: std::collections::BTreeSet<String> =
+        (0..500).map(|n| format!("{n:03}{}", "l".repeat(1_900))).collect();
+    let spec = WorkerSpec {
+        id: WorkerId::new("before").unwrap(),
+        endpoint: String::new(),
+        name: None,
+        labels: labels.clone(),
+    };
+    ground.store.acquire_worker(spec, OwnerId(Uuid::new_v4())).await.unwrap();
+    let known = ground.store.workers().await.unwrap();
+    let before = known.iter().find(|known| known.spec.id.as_str() == "before").unwrap();
+    assert_eq!(before.spec.labels, labels);
+    drop(sidecar);
 }
 
 #[tokio::test]
@@ -132,15 +160,21 @@ async fn what_a_sidecar_says_is_cut_before_others_see_it() {
     let wait = Duration::ZERO;
     let beat = BeatRequest { owner: sidecar.owner, leases: Vec::new(), workers: vec![worker], wait };
     assert!(sidecar.source.beat(beat).await.unwrap().lost_workers.is_empty());
-    let row = ground.store.workers().await.unwrap().remove(0);
+    let row = ground.store.workers().await.unwrap()[0].clone();
     assert_eq!(row.report.reason.map(|text| text.len()), Some(4000));
     assert_eq!(row.report.device.as_deref(), Some("GPU__Set-Cookie: a"));
     let mut failure = Failure::new(FailureClass::Validation, "y".repeat(1 << 20));
-    failure.details = Some(serde_json::Value::String("z".repeat(5 << 20)).into());
+    let details = serde_json::json!({"current_inputs": "z".repeat(1 << 20), "traceback": ["line"]});
+    failure.details = Some(details.into());
     let ending = Ending::Failed { failure, partial: None };
     sidecar.source.end(claim.lease.reference(), ending).await.unwrap();
     let error = ground.task(id).await.error.unwrap();
-    assert!(error.message.len() < 70_000 && error.details.is_none(), "{}", error.message.len());
+    assert!(error.message.len() < 70_000, "{}", error.message.len());
+    let details = error.details.unwrap().read();
+    assert_eq!(
+        (&details["traceback"][0], &details["cut"]["fields"][0]),
+        (&"line".into(), &"current_inputs".into())
+    );
 }
 
 #[tokio::test]

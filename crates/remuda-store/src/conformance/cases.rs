@@ -143,6 +143,7 @@ macro_rules! conformance_tests {
                 a_name_is_the_keys_that_registered_it
                 the_installations_own_names_are_not_a_keys
                 a_key_has_so_many_workers
+                a_key_has_so_many_bytes_of_labels
                 there_is_nobody_to_inherit_from
                 a_key_brings_so_many_descriptions
                 unused_descriptions_are_forgotten;
@@ -179,6 +180,11 @@ macro_rules! conformance_tests {
                 what_happens_is_in_the_feed
                 a_feed_is_read_in_pages_and_resumed_anywhere
                 an_old_feed_is_gone_and_says_where_to_begin;
+            sharing:
+                often_asked_reads_leave_readers_for_others
+                large_writes_take_turns_between_tenants
+                moments_at_the_end_of_time_do_no_harm
+                long_failures_are_read_in_parts;
             storming:
                 a_storm_leaves_the_books_balanced;
         }
@@ -210,6 +216,7 @@ mod tests {
             include_str!("sealing.rs"),
             include_str!("texts.rs"),
             include_str!("feeding.rs"),
+            include_str!("sharing.rs"),
             include_str!("storming.rs"),
         ];
         let mut count = 0;

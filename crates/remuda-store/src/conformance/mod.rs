@@ -33,6 +33,7 @@ pub mod recording;
 pub mod registering;
 pub mod restarting;
 pub mod sealing;
+pub mod sharing;
 pub mod storming;
 pub mod submitting;
 pub mod texts;

@@ -136,6 +136,7 @@ pub async fn assets_are_listed_by_name(fixture: impl Fixture) {
     assert_eq!(listed("a", 2).await, expected[..2]);
     assert_eq!(listed("b", 10).await, kept[4..5]);
     assert!(listed("c", 10).await.is_empty());
+    assert!(listed("a", 0).await.is_empty());
 }
 
 /// A document is what was last written; without permission nothing is replaced.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_core::{Health, KeyId, KeyRecord, Scope, Sha256, WorkerReport};
+use remuda_core::{Health, KeyId, KeyRecord, Scope, Sha256, WorkerReport, WorkerSpec};
 use uuid::Uuid;
 
 use super::Fixture;
@@ -21,7 +21,7 @@ async fn key(world: &World, of: &str) -> Registrant {
         revoked_at: None,
     };
     world.store.add_key(record).await.expect("it is kept");
-    Registrant { key: id, tenant: tenant(of), most: 2 }
+    Registrant { key: id, tenant: tenant(of), most: 2, bytes: 1 << 20 }
 }
 
 /// The name of a worker is the key's that registered it, also after its lease ran out or it was let go, until that key is
@@ -90,6 +90,31 @@ pub async fn a_key_has_so_many_workers(fixture: impl Fixture) {
     world.store.release_worker(mine, &first.spec.id, first.fence).await.expect("it lets go");
     world.store.forget_worker(&first.spec.id).await.expect("nobody holds it");
     acquired(register("d", &by).await);
+}
+
+/// The workers of a key have so many labels together. One that it has may come again as it was.
+pub async fn a_key_has_so_many_bytes_of_labels(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let by = Registrant { bytes: 10_000, ..key(&world, "t").await };
+    let mine = owner();
+    let labelled = |name: &str, bytes: usize| {
+        let labels = ["l".repeat(bytes)].into();
+        WorkerSpec { labels, ..spec(name) }
+    };
+    let register =
+        async |spec: WorkerSpec, by: &Registrant| world.store.register_worker(spec, mine, by.clone()).await;
+    acquired(register(labelled("a", 6_000), &by).await);
+    let answer = register(labelled("b", 6_000), &by).await;
+    assert!(matches!(answer, Err(Error::TooMany { what: Registrant::LABELS })), "{answer:?}");
+    acquired(register(labelled("b", 2_000), &by).await);
+    let answer = register(labelled("b", 6_000), &by).await;
+    assert!(matches!(answer, Err(Error::TooMany { what: Registrant::LABELS })), "{answer:?}");
+    // As after an upgrade: there is more than there may be.
+    let narrow = Registrant { bytes: 100, ..by };
+    acquired(register(labelled("a", 6_000), &narrow).await);
+    acquired(register(labelled("b", 50), &narrow).await);
+    let answer = register(labelled("b", 51), &narrow).await;
+    assert!(matches!(answer, Err(Error::TooMany { what: Registrant::LABELS })), "{answer:?}");
 }
 
 /// Only owners from before the upgrade can be inherited: here there are none.

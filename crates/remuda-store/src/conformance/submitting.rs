@@ -334,7 +334,7 @@ pub async fn events_have_no_gaps_and_can_be_resumed(fixture: impl Fixture) {
     assert_eq!(kinds, expected);
     assert!(numbers.iter().copied().eq(1..=9));
     assert_eq!(world.task(task.id).await.version, 9);
-    assert_eq!(all[1].data["worker"], "w");
+    assert_eq!(all[1].data.read()["worker"], "w");
     assert_eq!(all[1].at.duration_since(all[0].at).as_secs(), 1);
     let rest = world.store.events(task.id, 4, 3).await.expect("it answers");
     assert_eq!(rest, all[4..7]);

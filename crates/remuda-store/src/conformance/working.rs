@@ -38,7 +38,7 @@ pub async fn one_process_drives_a_worker(fixture: impl Fixture) {
 pub async fn a_worker_is_kept_and_reported_on(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let hand = world.hand("w").await;
-    let worker = async || world.store.workers().await.expect("it lists").remove(0);
+    let worker = async || world.store.workers().await.expect("it lists")[0].clone();
     let first = worker().await;
     for _ in 0..3 {
         world.clock.advance(world.options.policy.lease - SECOND);
@@ -137,14 +137,14 @@ pub async fn workers_are_listed_and_forgotten(fixture: impl Fixture) {
     }
     let names = async || {
         let workers = world.store.workers().await.expect("it lists");
-        workers.into_iter().map(|worker| worker.spec.id.to_string()).collect::<Vec<_>>()
+        workers.iter().map(|worker| worker.spec.id.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names().await, ["a", "b", "c"]);
     let id = WorkerId::new("b").expect("fine");
     // Refused or not: what is held stays.
     let _ = world.store.forget_worker(&id).await;
     assert_eq!(names().await, ["a", "b", "c"]);
-    let worker = world.store.workers().await.expect("it lists").remove(1);
+    let worker = world.store.workers().await.expect("it lists")[1].clone();
     world.store.release_worker(worker.owner, &id, worker.fence).await.expect("it lets go");
     world.store.forget_worker(&id).await.expect("nobody holds it");
     assert_eq!(names().await, ["a", "c"]);

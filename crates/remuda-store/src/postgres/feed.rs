@@ -33,14 +33,23 @@ const OF_TENANT: &str = "SELECT xid::text::bigint, seq, tenant, entries FROM rem
     WHERE tenant = $4 AND (xid, seq) >= ($1::text::xid8, $2) AND xid < pg_snapshot_xmin(pg_current_snapshot()) \
     ORDER BY xid, seq LIMIT $3";
 
-const FIRST: &str = "SELECT xid::text, seq, at FROM remuda.feed ORDER BY xid, seq LIMIT $1";
+/// Nothing that may still come is before these.
+const FIRST: &str = "SELECT xid::text, seq, at FROM remuda.feed WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) \
+    ORDER BY xid, seq LIMIT $1";
 
 /// Begins a new epoch if the database was restored into a server whose transactions have lower numbers than those of its rows:
 /// what comes now would be sorted before what is there.
 pub(super) async fn mend(sessions: &Sessions) -> Result<()> {
+    // Of what was removed the place may be beyond that as well: then nothing that comes would ever be after it.
     let statement = "WITH late AS (DELETE FROM remuda.feed WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) \
-        RETURNING 1) UPDATE remuda.feed_state SET epoch = epoch + 1 WHERE EXISTS (SELECT FROM late)";
-    let late = "SELECT EXISTS (SELECT FROM remuda.feed WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))";
+        RETURNING 1) UPDATE remuda.feed_state s SET epoch = epoch + 1, \
+        removed_xid = CASE WHEN s.removed_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN '0'::xid8 \
+        ELSE s.removed_xid END, \
+        removed_seq = CASE WHEN s.removed_xid >= pg_snapshot_xmax(pg_current_snapshot()) THEN 0 \
+        ELSE s.removed_seq END \
+        WHERE EXISTS (SELECT FROM late) OR s.removed_xid >= pg_snapshot_xmax(pg_current_snapshot())";
+    let late = "SELECT EXISTS (SELECT FROM remuda.feed WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())) \
+        OR EXISTS (SELECT FROM remuda.feed_state WHERE removed_xid >= pg_snapshot_xmax(pg_current_snapshot()))";
     let mended = async || {
         // Nothing is locked, and nothing written, when all is well.
         let rows = sessions.query(late, &[]).await?;
@@ -104,16 +113,17 @@ impl Inner {
     pub(super) async fn trim_feed(&self, age: Duration) -> Result<u64> {
         let mut removed = 0;
         loop {
-            let count: Result<u64> = attempt!(self.sessions, self.trim_some(age));
-            let count = count?;
+            let some: Result<(u64, u64)> = attempt!(self.sessions, self.trim_some(age));
+            let (count, old) = some?;
             removed += count;
-            if count < REMOVED_AT_ONCE.unsigned_abs() {
+            if old < REMOVED_AT_ONCE.unsigned_abs() {
                 return Ok(removed);
             }
         }
     }
 
-    async fn trim_some(&self, age: Duration) -> Result<u64, Fault> {
+    /// How many rows were removed, and how many there were to be: another server may remove them as well.
+    async fn trim_some(&self, age: Duration) -> Result<(u64, u64), Fault> {
         let transaction = self.sessions.begin().await?;
         let before = transaction.now.checked_sub(age).unwrap_or(Timestamp::UNIX_EPOCH);
         let first = transaction.query(FIRST, &[(&REMOVED_AT_ONCE, Type::INT8)]).await?;
@@ -127,17 +137,17 @@ impl Inner {
         }
         let Some((xid, seq)) = last else {
             transaction.rollback().await?;
-            return Ok(0);
+            return Ok((0, 0));
         };
         let params = Columns::default().with(Type::TEXT, xid).with(Type::INT8, seq);
-        for statement in [
-            "DELETE FROM remuda.feed WHERE (xid, seq) <= ($1::text::xid8, $2)",
-            "UPDATE remuda.feed_state SET removed_xid = $1::text::xid8, removed_seq = $2",
-        ] {
-            transaction.execute(statement, &params.params()).await?;
-        }
+        let delete = "DELETE FROM remuda.feed WHERE (xid, seq) <= ($1::text::xid8, $2)";
+        let removed = transaction.execute(delete, &params.params()).await?;
+        // Another server that trims may have come further meanwhile.
+        let update = "UPDATE remuda.feed_state SET removed_xid = $1::text::xid8, removed_seq = $2 \
+             WHERE (removed_xid, removed_seq) < ($1::text::xid8, $2)";
+        transaction.execute(update, &params.params()).await?;
         transaction.commit().await?;
-        Ok(count)
+        Ok((removed, count))
     }
 }
 

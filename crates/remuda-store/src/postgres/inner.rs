@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postgres_types::Type;
-use remuda_core::{Claim, Installation, LaneId, Requirements, Tenant};
+use remuda_core::{Claim, Installation, LaneId, Requirements, TaskId, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,7 +25,7 @@ use super::session::{Sessions, attempt};
 use super::usages::Usages;
 use super::{batch, listen, outbox, poll, schema};
 use crate::lines::Lines;
-use crate::turns::Turns;
+use crate::turns::{self, Party, Turn, Turns};
 use crate::{Change, ClaimRequest, Error, Options, Result};
 
 /// So many batches are under way at once.
@@ -36,10 +36,19 @@ const CONNECTIONS: usize = 10;
 const READS: usize = 5;
 /// So many of one tenant's lists and counts are read at once, so that others find a connection.
 const READS_OF_ONE: usize = 2;
+/// How many of one tenant's small writes that are no part of a batch are under way at once: those of documents lock one row.
+const WRITES_OF_ONE: usize = 1;
+/// How many of them are under way at once, of all tenants.
+const WRITES: usize = 2;
 /// A caller whose work was not done within this time hears that the database does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many changes a slow reader may be behind.
 const CHANGES: usize = 4096;
+
+/// A place in the line of a tenant, and a turn.
+pub(super) type Reading<'a> = (Option<OwnedSemaphorePermit>, SemaphorePermit<'a>);
+/// The same for a write, and a turn among what is large.
+pub(super) type Writing<'a> = (OwnedSemaphorePermit, Turn, SemaphorePermit<'a>);
 
 /// The store.
 #[derive(Debug)]
@@ -57,6 +66,8 @@ pub(super) struct Inner {
     pub(super) process: Uuid,
     reads: Semaphore,
     lines: Lines,
+    writes: Semaphore,
+    writing: Lines,
     /// Fewer large writes than batches are under way, so that what is short finds one that is free.
     turns: Turns,
     pub(super) stop: CancellationToken,
@@ -82,6 +93,8 @@ impl Inner {
             process: Uuid::new_v4(),
             reads: Semaphore::new(READS),
             lines: Lines::new(READS_OF_ONE),
+            writes: Semaphore::new(WRITES),
+            writing: Lines::new(WRITES_OF_ONE),
             turns: Turns::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -124,22 +137,73 @@ impl Inner {
     }
 
     /// Waits for the turn of a read of what a tenant has stored, which may be much.
-    pub(super) async fn turn_of(
-        &self,
-        tenant: Option<&Tenant>,
-    ) -> Result<(Option<OwnedSemaphorePermit>, SemaphorePermit<'_>)> {
+    pub(super) async fn turn_of(&self, tenant: Option<&Tenant>) -> Result<Reading<'_>> {
         let Some(tenant) = tenant else { return Ok((None, self.turn().await?)) };
         let line = tokio::time::timeout(PATIENCE, self.lines.wait(tenant)).await;
         let line = line.map_err(|_| silent("too many reads of one tenant wait for the database"))??;
         Ok((Some(line), self.turn().await?))
     }
 
+    /// Waits for the turn of a read of what belongs to a task, which may be much. `None`: there is no such task.
+    pub(super) async fn turn_for(&self, id: TaskId) -> Result<Option<Reading<'_>>> {
+        let turn = self.turn().await?;
+        let Some(tenant) = self.whose(id).await? else { return Ok(None) };
+        drop(turn);
+        self.turn_of(Some(&tenant)).await.map(Some)
+    }
+
+    /// Waits for the turn of a write that is no part of a batch. Many of one tenant must not have all connections, above all
+    /// not while they wait for each other.
+    pub(super) async fn turn_to_write(&self, tenant: &Tenant, bytes: usize) -> Result<Writing<'_>> {
+        self.open()?;
+        let wait = async {
+            let line = self.writing.wait(tenant).await?;
+            let turn = self.turns.take(tenant, bytes).await?;
+            let write = self.writes.acquire().await.map_err(|_| Error::Closed)?;
+            Ok((line, turn, write))
+        };
+        let waited = tokio::time::timeout(PATIENCE, wait).await;
+        waited.map_err(|_| silent("too many writes wait for the database"))?
+    }
+
+    /// The same for a write to a task.
+    pub(super) async fn turn_to_change(&self, id: TaskId) -> Result<Option<Writing<'_>>> {
+        let turn = self.turn().await?;
+        let Some(tenant) = self.whose(id).await? else { return Ok(None) };
+        drop(turn);
+        self.turn_to_write(&tenant, 0).await.map(Some)
+    }
+
+    /// Waits for the turn of something large.
+    pub(super) async fn turn_for_large(&self, party: Party, bytes: usize) -> Result<Turn> {
+        self.open()?;
+        let turn = tokio::time::timeout(PATIENCE, self.turns.take(party, bytes)).await;
+        turn.map_err(|_| silent("too many large requests wait for the database"))?
+    }
+
     /// Has something written with the next batch.
     pub(super) async fn write(&self, work: Work) -> Result<Answer> {
-        let turn = tokio::time::timeout(PATIENCE, self.turns.take(work.size())).await;
-        let _turn = turn.map_err(|_| silent("too many large requests wait for the database"))??;
+        let _turn = match self.party(&work).await? {
+            Some((party, bytes)) => self.turn_for_large(party, bytes).await?,
+            None => None,
+        };
         let answer = self.queue.push(work)?;
         answered(tokio::time::timeout(PATIENCE, answer).await)
+    }
+
+    /// Whose turn it is to have something large written.
+    async fn party(&self, work: &Work) -> Result<Option<(Party, usize)>> {
+        let bytes = work.size();
+        if bytes <= turns::SHORT {
+            return Ok(None);
+        }
+        let party = match work {
+            Work::Submit(new) => Some(Party::from(&new.tenant)),
+            Work::End(_, lease, _) | Work::GiveBack(_, lease, _) => {
+                self.whose(lease.task).await?.map(Party::Tenant)
+            }
+        };
+        Ok(Some((party.unwrap_or(Party::House), bytes)))
     }
 
     /// Waits for a task for a worker.

@@ -16,6 +16,8 @@ use crate::options::admit;
 use crate::{Asset, Error, Result};
 
 const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
+/// Under how many of its names the newest of a content is looked for: somebody may give it any number of names.
+const NAMES_OF_ONE: usize = 64;
 const ASSET: &str = "tenant, sha256, key, filename, mime, size, created_at";
 
 impl Inner {
@@ -154,7 +156,8 @@ impl Inner {
             let params =
                 Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::BYTEA, &sha256.0[..]);
             let statement = format!(
-                "SELECT {ASSET} FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 ORDER BY created_at DESC LIMIT 1"
+                "SELECT {ASSET} FROM (SELECT {ASSET} FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 \
+                 ORDER BY filename LIMIT {NAMES_OF_ONE}) a ORDER BY created_at DESC LIMIT 1"
             );
             let rows = self.sessions.query(&statement, &params.params()).await?;
             rows.first().map(rows::asset).transpose()
@@ -178,9 +181,16 @@ impl Inner {
         let read = async || {
             let params =
                 Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::INT8, i64::from(limit));
+            // From one name to the next in the index, however often something else was uploaded under each.
             let statement = format!(
-                "SELECT DISTINCT ON (filename COLLATE \"C\") {ASSET} FROM remuda.asset WHERE tenant = $1 \
-                 ORDER BY filename COLLATE \"C\", created_at DESC LIMIT $2"
+                "WITH RECURSIVE n AS ((SELECT filename FROM remuda.asset WHERE tenant = $1 \
+                 ORDER BY filename COLLATE \"C\" LIMIT 1) UNION ALL SELECT (SELECT a.filename FROM remuda.asset a \
+                 WHERE a.tenant = $1 AND a.filename COLLATE \"C\" > n.filename COLLATE \"C\" \
+                 ORDER BY a.filename COLLATE \"C\" LIMIT 1) FROM n WHERE n.filename IS NOT NULL), \
+                 named AS (SELECT filename FROM n WHERE filename IS NOT NULL LIMIT $2) \
+                 SELECT a.* FROM named CROSS JOIN LATERAL (SELECT {ASSET} FROM remuda.asset o WHERE o.tenant = $1 \
+                 AND o.filename COLLATE \"C\" = named.filename COLLATE \"C\" ORDER BY o.filename COLLATE \"C\", \
+                 o.created_at DESC LIMIT 1) a ORDER BY a.filename COLLATE \"C\""
             );
             let rows = self.sessions.query(&statement, &params.params()).await?;
             rows.iter().map(rows::asset).collect()

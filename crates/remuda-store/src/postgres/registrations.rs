@@ -46,6 +46,17 @@ pub(super) async fn count(transaction: &Transaction, key: KeyId) -> Result<i64, 
     rows.first().map_or(Ok(0), |row| get(row, 0))
 }
 
+/// How many bytes the other workers of a key were registered with.
+pub(super) async fn bytes(transaction: &Transaction, key: KeyId, but: &WorkerId) -> Result<u64, Fault> {
+    let statement = "SELECT coalesce(sum(octet_length(w.endpoint) + coalesce(octet_length(w.name), 0) \
+        + octet_length(array_to_string(w.labels, '----'))), 0)::bigint FROM remuda.registration r \
+        JOIN remuda.worker w ON w.id = r.worker WHERE r.key = $1 AND w.id <> $2";
+    let params = Columns::default().with(Type::UUID, key.0).with(Type::TEXT, but.as_str());
+    let rows = transaction.query(statement, &params.params()).await?;
+    let bytes: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
 /// Notes on whose word a worker is known from now on.
 pub(super) async fn note(
     transaction: &Transaction,

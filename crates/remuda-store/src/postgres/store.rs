@@ -11,10 +11,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use remuda_core::Installation;
+use remuda_core::{Installation, Worker};
 use tokio::sync::broadcast;
 
 use super::inner::Inner;
+use crate::together::Together;
 use crate::{Change, Options, Result, Store};
 
 /// The queue in a PostgreSQL database, shared by any number of processes.
@@ -30,6 +31,7 @@ use crate::{Change, Options, Result, Store};
 /// ```
 pub struct PostgresStore {
     inner: Arc<Inner>,
+    workers: Together<Vec<Worker>>,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -44,7 +46,7 @@ impl PostgresStore {
     /// Connects to the database at `url` (`postgres://user:password@host:port/database?sslmode=…`), makes or
     /// updates the schema `remuda` in it, and is ready.
     pub async fn connect(url: &str, options: Options) -> Result<Self> {
-        Ok(Self { inner: Inner::start(url, options).await? })
+        Ok(Self { inner: Inner::start(url, options).await?, workers: Together::default() })
     }
 }
 

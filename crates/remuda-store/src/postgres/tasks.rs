@@ -14,10 +14,47 @@ use super::rows::{self, get, lease_columns, task_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use crate::requests::MOST_TEXT;
+use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
 use crate::{Counts, Error, ListQuery, Lookup, Page, Position, Result};
 
 /// Positions are counted up to this.
 const EXACT: i64 = 1000;
+
+/// What was read, unless it is large: that takes a while, and waits in the line of whoever it is. What the database keeps in
+/// 8 KiB is not large; it may have packed that.
+#[derive(Debug)]
+pub(super) enum Weighed<T> {
+    Small(T),
+    Large(Tenant),
+}
+
+/// The columns of a task with the texts of [`small_texts`], and whether it is small.
+macro_rules! small_task_columns {
+    () => {
+        concat!(task_columns!("t", "x"), ", x.small")
+    };
+}
+
+/// The long texts of a task `t`, if it and what else is asked for are small.
+macro_rules! small_texts {
+    ($also:literal) => {
+        concat!(
+            " CROSS JOIN LATERAL (SELECT coalesce(pg_column_size(t.error), 0) \
+             + coalesce(pg_column_size(t.result), 0) + coalesce(pg_column_size(t.metadata), 0) <= 8192 AND ",
+            $also,
+            " AS small) y CROSS JOIN LATERAL (SELECT y.small, CASE WHEN y.small THEN t.error END AS error, \
+             CASE WHEN y.small THEN t.result END AS result, CASE WHEN y.small THEN t.metadata END AS metadata) x"
+        )
+    };
+}
+
+fn wanted(lookup: &Lookup) -> Columns<'_> {
+    Columns::default()
+        .with(Type::TEXT, lookup.tenant.as_str())
+        .with(Type::TEXT, lookup.key.as_deref())
+        .with(Type::UUID, lookup.id.map(|id| id.0))
+        .with(Type::BOOL, lookup.input)
+}
 
 /// Locks a task.
 pub(super) async fn lock(transaction: &Transaction, id: TaskId) -> Result<Task, Fault> {
@@ -47,6 +84,65 @@ impl Inner {
         rows::read(rows, |rows| rows.first().map(rows::task).transpose()).await
     }
 
+    /// A task, or whose it is if it is large.
+    pub(super) async fn small_task(&self, id: TaskId) -> Result<Weighed<Option<Task>>> {
+        const TASK: &str = concat!(
+            "SELECT ",
+            small_task_columns!(),
+            " FROM remuda.task t",
+            small_texts!("true"),
+            " WHERE t.id = $1"
+        );
+        let read = async || {
+            let rows = self.sessions.query(TASK, &[(&id.0, Type::UUID)]).await?;
+            let Some(row) = rows.first() else { return Ok(Weighed::Small(None)) };
+            let task = rows::task(row)?;
+            let small = get(row, rows::TASK_COLUMNS)?;
+            Ok(if small { Weighed::Small(Some(task)) } else { Weighed::Large(task.tenant) })
+        };
+        attempt!(self.sessions, read())
+    }
+
+    /// Whose a task is.
+    pub(super) async fn whose(&self, id: TaskId) -> Result<Option<Tenant>> {
+        let read = async || {
+            let statement = "SELECT tenant FROM remuda.task WHERE id = $1";
+            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
+            rows.first().map(|row| rows::parse(row, 0)).transpose()
+        };
+        attempt!(self.sessions, read())
+    }
+
+    /// The same as [`Self::look_up`], unless what it finds is large.
+    pub(super) async fn small_look_up(
+        &self,
+        lookup: &Lookup,
+    ) -> Result<Weighed<Option<(Task, Option<TaskInput>)>>> {
+        const LOOK_UP: &str = concat!(
+            "SELECT CASE WHEN x.small THEN i.workflow END, i.placements, i.requires, \
+             CASE WHEN x.small THEN i.extra END, ",
+            small_task_columns!(),
+            " FROM remuda.task t LEFT JOIN remuda.task_input i ON $4 AND i.task = t.id",
+            small_texts!(
+                "coalesce(pg_column_size(i.workflow), 0) + coalesce(pg_column_size(i.extra), 0) <= 8192"
+            ),
+            " WHERE t.tenant = $1 \
+             AND t.id = coalesce((SELECT task FROM remuda.idem WHERE tenant = $1 AND key = $2), $3)"
+        );
+        let read = async || {
+            let rows = self.sessions.query(LOOK_UP, &wanted(lookup).params()).await?;
+            let Some(row) = rows.first() else { return Ok(Weighed::Small(None)) };
+            let task = rows::task_at(row, 4)?;
+            if !get::<bool>(row, 4 + rows::TASK_COLUMNS)? {
+                return Ok(Weighed::Large(task.tenant));
+            }
+            let has_input = get::<Option<&str>>(row, 0)?.is_some();
+            let input = has_input.then(|| rows::input_at(row, 0)).transpose()?;
+            Ok(Weighed::Small(Some((task, input))))
+        };
+        attempt!(self.sessions, read())
+    }
+
     pub(super) async fn look_up(&self, lookup: &Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
         const LOOK_UP: &str = concat!(
             "SELECT i.workflow, i.placements, i.requires, i.extra, ",
@@ -55,12 +151,7 @@ impl Inner {
              AND t.id = coalesce((SELECT task FROM remuda.idem WHERE tenant = $1 AND key = $2), $3)"
         );
         let read = async || {
-            let params = Columns::default()
-                .with(Type::TEXT, lookup.tenant.as_str())
-                .with(Type::TEXT, lookup.key.as_deref())
-                .with(Type::UUID, lookup.id.map(|id| id.0))
-                .with(Type::BOOL, lookup.input);
-            let rows = self.sessions.query(LOOK_UP, &params.params()).await?;
+            let rows = self.sessions.query(LOOK_UP, &wanted(lookup).params()).await?;
             let found = |rows: &[Row]| {
                 let Some(row) = rows.first() else { return Ok(None) };
                 let has_input = get::<Option<&str>>(row, 0)?.is_some();
@@ -83,6 +174,23 @@ impl Inner {
         attempt!(self.sessions, read())
     }
 
+    /// What a task runs, or whose it is if that is large.
+    pub(super) async fn small_input(&self, id: TaskId) -> Result<Weighed<Option<TaskInput>>> {
+        let read = async || {
+            let statement = "SELECT CASE WHEN x.small THEN i.workflow END, i.placements, i.requires, \
+                CASE WHEN x.small THEN i.extra END, t.tenant, x.small FROM remuda.task_input i \
+                JOIN remuda.task t ON t.id = i.task CROSS JOIN LATERAL (SELECT pg_column_size(i.workflow) \
+                + coalesce(pg_column_size(i.extra), 0) <= 8192 AS small) x WHERE i.task = $1";
+            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
+            let Some(row) = rows.first() else { return Ok(Weighed::Small(None)) };
+            match get(row, 5)? {
+                true => rows::input_at(row, 0).map(|input| Weighed::Small(Some(input))),
+                false => Ok(Weighed::Large(rows::parse(row, 4)?)),
+            }
+        };
+        attempt!(self.sessions, read())
+    }
+
     pub(super) async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
         let read = async || {
             let statement =
@@ -97,9 +205,16 @@ impl Inner {
         let read = async || {
             // The attempt under way is its lease.
             let statement = "SELECT task, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms \
+                FROM (SELECT a.*, sum(coalesce(octet_length(failure::text), 0)) OVER (ORDER BY n DESC \
+                ROWS UNBOUNDED PRECEDING) - coalesce(octet_length(failure::text), 0) AS before FROM ( \
+                SELECT task, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms \
                 FROM remuda.attempt WHERE task = $1 UNION ALL SELECT task, attempt, owner, worker, prompt_id, \
-                started_at, NULL, NULL, NULL, NULL FROM remuda.lease WHERE task = $1 ORDER BY 2 DESC LIMIT $2";
-            let params = Columns::default().with(Type::UUID, id.0).with(Type::INT8, i64::from(limit));
+                started_at, NULL, NULL, NULL, NULL FROM remuda.lease WHERE task = $1 ORDER BY 2 DESC LIMIT $2) a) b \
+                WHERE before < $3 ORDER BY n DESC";
+            let params = Columns::default()
+                .with(Type::UUID, id.0)
+                .with(Type::INT8, i64::from(limit))
+                .with(Type::INT8, i64::try_from(ATTEMPTS_TEXT).unwrap_or(i64::MAX));
             let rows = self.sessions.query(statement, &params.params()).await?;
             rows.iter().rev().map(rows::attempt).collect()
         };
@@ -117,12 +232,15 @@ impl Inner {
 
     pub(super) async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
         let read = async || {
-            let statement = "SELECT task, n, at, kind, data FROM remuda.task_event WHERE task = $1 AND n > $2 \
-                ORDER BY n LIMIT $3";
+            let statement = "SELECT task, n, at, kind, data FROM (SELECT e.*, sum(octet_length(data::text)) OVER \
+                (ORDER BY n ROWS UNBOUNDED PRECEDING) - octet_length(data::text) AS before FROM ( \
+                SELECT task, n, at, kind, data FROM remuda.task_event WHERE task = $1 AND n > $2 \
+                ORDER BY n LIMIT $3) e) f WHERE before < $4 ORDER BY n";
             let params = Columns::default()
                 .with(Type::UUID, id.0)
                 .with(Type::INT8, after)
-                .with(Type::INT8, i64::from(limit));
+                .with(Type::INT8, i64::from(limit))
+                .with(Type::INT8, i64::try_from(EVENTS_TEXT).unwrap_or(i64::MAX));
             let rows = self.sessions.query(statement, &params.params()).await?;
             rows.iter().map(rows::event).collect()
         };

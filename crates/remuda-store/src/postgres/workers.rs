@@ -182,6 +182,18 @@ impl Inner {
             transaction.rollback().await?;
             return Err(Error::TooMany { what: "workers" }.into());
         }
+        if let Some(by) = by {
+            // A worker that it has may come again as it was.
+            let own = matches!(registration, Registration::Key { id, .. } if id == by.key);
+            let grows = found.as_ref().is_none_or(|found| spec.bytes() > found.worker.spec.bytes());
+            if (!own || grows)
+                && registrations::bytes(&transaction, by.key, &spec.id).await? + spec.bytes() as u64
+                    > by.bytes
+            {
+                transaction.rollback().await?;
+                return Err(Error::TooMany { what: Registrant::LABELS }.into());
+            }
+        }
         registrations::note(&transaction, &spec.id, by.map(|by| by.key)).await?;
         if found.is_some() {
             update(&transaction, &worker).await?

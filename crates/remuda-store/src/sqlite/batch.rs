@@ -183,7 +183,7 @@ impl<'a> Batch<'a> {
     /// An event, in the transaction of what it tells.
     pub(super) fn insert_event(&self, no: i64, event: &TaskEvent) -> Outcome<()> {
         let sql = "INSERT INTO event_row (no, n, at, kind, data) VALUES (?, ?, ?, ?, ?)";
-        let params = (no, event.n, micros(event.at), event.kind.as_str(), json_text(&event.data)?);
+        let params = (no, event.n, micros(event.at), event.kind.as_str(), event.data.get());
         self.db.prepare_cached(sql)?.execute(params)?;
         Ok(())
     }

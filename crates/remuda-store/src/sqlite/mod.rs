@@ -11,6 +11,7 @@
 //! once wait for one. Claims that find nothing stay with the writer, and the transaction that makes a task ready
 //! also gives it to one of them. Long texts are written in pieces, so that nobody waits for the whole of one.
 
+mod asking;
 mod batch;
 mod beats;
 mod claims;

@@ -47,6 +47,8 @@ impl Readers {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
     {
+        // Nothing here ever waits while all is well: whoever asks for thousands of things gives way now and then.
+        tokio::task::coop::consume_budget().await;
         let wary = self.wary.load(Ordering::Relaxed);
         if wary > 0 {
             // Two at once may count as one.

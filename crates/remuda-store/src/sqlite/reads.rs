@@ -16,6 +16,7 @@ use super::fault::{Outcome, corrupt};
 use super::lanes::{self, Shared};
 use super::pieces::{self, Part};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
+use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
 use crate::{Asset, Counts, Error, Lookup, Position};
 
 /// Beyond so many the position in the queue is estimated.
@@ -42,6 +43,30 @@ pub(super) fn all<T>(
     Ok(values)
 }
 
+/// Rows until a column has so much text in all of them together: no more than `enough`, or that they are large if it is more
+/// than `most`.
+fn as_much<T>(
+    db: &Connection,
+    (sql, params): (&str, impl Params),
+    (most, enough): (usize, usize),
+    column: usize,
+    read: impl Fn(&Row<'_>) -> Outcome<T>,
+) -> Outcome<Looked<Vec<T>>> {
+    let mut statement = db.prepare_cached(sql)?;
+    let mut found = statement.query(params)?;
+    let (mut values, mut text) = (Vec::new(), 0);
+    while text < enough
+        && let Some(row) = found.next()?
+    {
+        text += rows::opt_text(row, column)?.map_or(0, str::len);
+        if text > most {
+            return Ok(Looked::Large);
+        }
+        values.push(read(row)?);
+    }
+    Ok(Looked::Found(values))
+}
+
 pub(super) fn one<T>(
     db: &Connection,
     sql: &str,
@@ -62,6 +87,11 @@ fn number(db: &Connection, id: TaskId) -> Outcome<Option<i64>> {
 pub(super) fn ping(db: &Connection) -> Outcome<()> {
     db.prepare_cached("SELECT version FROM schema")?.query_row((), |row| row.get::<_, i64>(0))?;
     Ok(())
+}
+
+/// Whose a task is.
+pub(super) fn whose(db: &Connection, id: TaskId) -> Outcome<Option<Tenant>> {
+    one(db, "SELECT tenant FROM task WHERE id = ?", (id.0.as_bytes(),), |row| rows::parsed(row, 0))
 }
 
 /// What is read where it is asked for, unless it is large.
@@ -170,18 +200,25 @@ fn numbered_input(db: &Connection, no: i64) -> Outcome<Option<TaskInput>> {
     one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 4)?))?.fill(db)?.parse())
 }
 
-pub(super) fn attempts(db: &Connection, id: TaskId, limit: u32) -> Outcome<Vec<Attempt>> {
+/// The last attempts, unless their failures have more than so many bytes.
+pub(super) fn attempts(
+    db: &Connection,
+    id: TaskId,
+    limit: u32,
+    most: usize,
+) -> Outcome<Looked<Option<Vec<Attempt>>>> {
     let Some(no) = number(db, id)? else {
-        return Ok(Vec::new());
+        return Ok(Looked::Found(None));
     };
     let sql = "SELECT n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, gpu_ms FROM attempt \
                WHERE no = ? ORDER BY n DESC LIMIT ?";
-    let mut attempts = all(db, sql, (no, limit), |row| rows::attempt(id, row))?;
+    let found = as_much(db, (sql, (no, limit)), (most, ATTEMPTS_TEXT), 7, |row| rows::attempt(id, row))?;
+    let Looked::Found(mut attempts) = found else { return Ok(Looked::Large) };
     let sql = concat!("SELECT ", lease_columns!(), " FROM lease WHERE no = ?");
     attempts.splice(..0, one(db, sql, (no,), rows::lease)?.map(rows::attempt_under_way));
     attempts.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     attempts.reverse();
-    Ok(attempts)
+    Ok(Looked::Found(Some(attempts)))
 }
 
 pub(super) fn lease(db: &Connection, id: TaskId) -> Outcome<Option<Lease>> {
@@ -204,19 +241,27 @@ pub(super) fn leases_for(db: &Connection, owner: OwnerId, worker: &WorkerId) -> 
     leases(db, worker)
 }
 
-pub(super) fn events(db: &Connection, id: TaskId, after: Version, limit: u32) -> Outcome<Vec<TaskEvent>> {
+/// What happened to a task, unless that has more than so many bytes.
+pub(super) fn events(
+    db: &Connection,
+    id: TaskId,
+    after: Version,
+    limit: u32,
+    most: usize,
+) -> Outcome<Looked<Option<Vec<TaskEvent>>>> {
     let sql = "SELECT no, created_at FROM task WHERE id = ?";
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, rows::moment(row.get(1)?)?));
     let Some((no, created_at)) = one(db, sql, (id.0.as_bytes(),), read)? else {
-        return Ok(Vec::new());
+        return Ok(Looked::Found(None));
     };
     let sql = "SELECT n, at, kind, data FROM event_row WHERE no = ? AND n > ? ORDER BY n LIMIT ?";
-    let mut events = all(db, sql, (no, after, limit), |row| rows::event(id, row))?;
+    let found = as_much(db, (sql, (no, after, limit)), (most, EVENTS_TEXT), 3, |row| rows::event(id, row))?;
+    let Looked::Found(mut events) = found else { return Ok(Looked::Large) };
     if after < 1 && events.first().is_none_or(|event| event.n > 1) {
         events.insert(0, rows::first_event(id, created_at));
         events.truncate(limit as usize);
     }
-    Ok(events)
+    Ok(Looked::Found(Some(events)))
 }
 
 pub(super) fn counts(db: &Connection, tenant: Option<&Tenant>) -> Outcome<Counts> {
@@ -335,8 +380,9 @@ pub(super) fn submitted(db: &Connection, tenant: &Tenant, key: &str) -> Outcome<
 }
 
 pub(super) fn asset(db: &Connection, tenant: &Tenant, sha256: Sha256) -> Outcome<Option<Asset>> {
-    let sql = "SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
-               WHERE tenant = ? AND sha256 = ? ORDER BY created_at DESC LIMIT 1";
+    // Somebody may give it any number of names.
+    let sql = "SELECT * FROM (SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
+               WHERE tenant = ? AND sha256 = ? ORDER BY filename LIMIT 64) ORDER BY created_at DESC LIMIT 1";
     one(db, sql, (tenant.as_str(), sha256.0), rows::asset)
 }
 
@@ -346,10 +392,14 @@ pub(super) fn asset_named(db: &Connection, tenant: &Tenant, filename: &str) -> O
     one(db, sql, (tenant.as_str(), filename), rows::asset)
 }
 
-/// The newest under each name: of a group SQLite gives the row that has the maximum.
+/// The newest under each name: from one name to the next in the index, however often something else was uploaded under each.
 pub(super) fn assets(db: &Connection, tenant: &Tenant, limit: u32) -> Outcome<Vec<Asset>> {
-    let sql = "SELECT tenant, sha256, key, filename, mime, size, max(created_at) FROM asset \
-               WHERE tenant = ? GROUP BY filename ORDER BY filename LIMIT ?";
+    let sql = "WITH RECURSIVE name (f) AS (SELECT min(filename) FROM asset WHERE tenant = ?1 UNION ALL \
+               SELECT (SELECT min(filename) FROM asset WHERE tenant = ?1 AND filename > f) FROM name \
+               WHERE f IS NOT NULL LIMIT ?2 + 1) \
+               SELECT tenant, sha256, key, filename, mime, size, created_at FROM name JOIN asset ON tenant = ?1 \
+               AND filename = f AND sha256 = (SELECT sha256 FROM asset WHERE tenant = ?1 AND filename = f \
+               ORDER BY created_at DESC LIMIT 1) WHERE f IS NOT NULL ORDER BY f LIMIT ?2";
     all(db, sql, (tenant.as_str(), limit), rows::asset)
 }
 

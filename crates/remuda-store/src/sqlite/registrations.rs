@@ -44,6 +44,15 @@ impl Batch<'_> {
         Ok(self.db.prepare_cached(sql)?.query_row((key.0.as_bytes(),), |row| row.get(0))?)
     }
 
+    /// How many bytes the other workers of a key were registered with.
+    pub(super) fn registered_bytes(&self, key: KeyId, but: &WorkerId) -> Outcome<u64> {
+        let sql = "SELECT coalesce(sum(octet_length(w.spec)), 0) FROM registration r \
+                   JOIN worker w ON w.id = r.worker WHERE r.key = ? AND w.id <> ?";
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let bytes = self.db.prepare_cached(sql)?.query_row((key.0.as_bytes(), but.as_str()), read)?;
+        Ok(u64::try_from(bytes).unwrap_or(0))
+    }
+
     /// Whether an owner from before is known by this key, from now on or since earlier.
     pub(super) fn inherit(&mut self, owner: OwnerId, key: KeyId, grace: Duration) -> Outcome<bool> {
         if owner == self.settings.owner() {

@@ -4,9 +4,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use remuda_core::{
-    Attempt, EventKind, Fence, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement, Priority,
-    PromptExtra, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp, Worker,
-    WorkerId,
+    Attempt, EventKind, Fence, JsonText, KeyId, KeyRecord, LaneId, Lease, Origin, OwnerId, Placement,
+    Priority, PromptExtra, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
+    Worker, WorkerId,
 };
 use rusqlite::{Connection, Row};
 use serde::Serialize;
@@ -100,7 +100,7 @@ fn opt_at(row: &Row<'_>, i: usize) -> Outcome<Option<Timestamp>> {
     row.get::<_, Option<i64>>(i)?.map(moment).transpose()
 }
 
-fn opt_text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<Option<&'r str>> {
+pub(super) fn opt_text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<Option<&'r str>> {
     let value = row.get_ref(i)?;
     value.as_str_or_null().map_err(|error| corrupt("a text", error))
 }
@@ -109,7 +109,7 @@ fn text<'r>(row: &'r Row<'_>, i: usize) -> Outcome<&'r str> {
     opt_text(row, i)?.ok_or_else(|| corrupt("a text", "it is null"))
 }
 
-fn parsed<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, i: usize) -> Outcome<T> {
+pub(super) fn parsed<T: FromStr<Err: std::fmt::Display>>(row: &Row<'_>, i: usize) -> Outcome<T> {
     text(row, i)?.parse().map_err(|error| corrupt("a name", error))
 }
 
@@ -247,7 +247,7 @@ pub(super) fn event(task: TaskId, row: &Row<'_>) -> Outcome<TaskEvent> {
 
 /// The event of a task that came in.
 pub(super) fn first_event(task: TaskId, created_at: Timestamp) -> TaskEvent {
-    TaskEvent { task, n: 1, at: created_at, kind: EventKind::Submitted, data: serde_json::json!({}) }
+    TaskEvent { task, n: 1, at: created_at, kind: EventKind::Submitted, data: JsonText::object() }
 }
 
 /// Whether [`first_event`] says all that this one does. Under many waiting tasks their first events would stand

@@ -14,8 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use remuda_core::{Installation, Tenant};
-use rusqlite::Connection;
+use remuda_core::{Installation, Worker};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::batch::Batch;
@@ -27,20 +26,17 @@ use super::lock::FileLock;
 use super::pieces::Texts;
 use super::place::Place;
 use super::readers::Readers;
-use super::reads::Looked;
 use super::state::Settings;
 use super::unfinished::Unfinished;
 use super::writer::Writer;
 use super::{open, reads};
 use crate::lines::Lines;
+use crate::together::Together;
 use crate::turns::Turns;
 use crate::{Change, Error, Options, Result, Store};
 
 /// So many commands may wait for the writer; further callers wait to hand theirs in.
 const COMMANDS: usize = 4096;
-
-/// How many bytes are read where they are asked for: more would hold up the runtime.
-const SMALL: usize = 64 << 10;
 
 /// How many long reads of one tenant are under way at once: fewer than there are readers.
 const READS_OF_ONE: usize = 1;
@@ -69,7 +65,7 @@ pub struct SqliteStore {
     installation: Installation,
     pub(super) settings: Arc<Settings>,
     place: Place,
-    readers: Readers,
+    pub(super) readers: Readers,
     changes: broadcast::Sender<Change>,
     unfinished: Unfinished,
     lanes: Shared,
@@ -78,7 +74,8 @@ pub struct SqliteStore {
     /// In the writer's line.
     pub(super) turns: Turns,
     /// For the readers.
-    lines: Lines,
+    pub(super) lines: Lines,
+    workers: Together<Vec<Worker>>,
     // In this order: without the sender the writer ends, and then it can be waited for.
     commands: mpsc::Sender<Command>,
     thread: Thread,
@@ -152,6 +149,7 @@ impl SqliteStore {
             texts,
             turns: Turns::default(),
             lines: Lines::new(READS_OF_ONE),
+            workers: Together::default(),
             commands,
             thread,
         })
@@ -170,49 +168,6 @@ impl SqliteStore {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Change(Box::new(Job::new(work, reply)))).await?;
         answer.await.unwrap_or(Err(Error::Closed))
-    }
-
-    async fn read<T, F>(&self, query: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
-    {
-        self.readers.read(query).await
-    }
-
-    /// Asks about what a tenant has stored, which may be much.
-    async fn read_of<T, F>(&self, tenant: Option<&Tenant>, query: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
-    {
-        let _turn = match tenant {
-            Some(tenant) => Some(self.lines.wait(tenant).await?),
-            None => None,
-        };
-        self.readers.read(query).await
-    }
-
-    /// Asks about one thing.
-    async fn look<T, F>(&self, query: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
-    {
-        self.readers.look(query).await
-    }
-
-    /// Asks about one thing that may be large: then it is read on a blocking thread.
-    async fn look_or_read<T, F>(&self, query: F) -> Result<Option<T>>
-    where
-        T: Send + 'static,
-        F: Fn(&Connection, usize) -> Outcome<Looked<Option<T>>> + Clone + Send + 'static,
-    {
-        let small = query.clone();
-        match self.look(move |db| small(db, SMALL)).await? {
-            Looked::Found(found) => Ok(found),
-            Looked::Large => self.read(move |db| query(db, usize::MAX).map(Looked::found)).await,
-        }
     }
 
     fn next_id(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -30,8 +31,8 @@ pub trait WorkerStore: fmt::Debug + Send + Sync + 'static {
     /// Forgets a worker that nobody holds.
     async fn forget_worker(&self, id: &WorkerId) -> Result<()>;
 
-    /// All workers, by name.
-    async fn workers(&self) -> Result<Vec<Worker>>;
+    /// All workers, by name, as they are when this is asked or later. Those who ask at the same time share one read.
+    async fn workers(&self) -> Result<Arc<Vec<Worker>>>;
 
     /// The keys that workers were registered with. Those that the installation drives itself are not among them.
     async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>>;

@@ -410,7 +410,7 @@ impl World {
             labels: capabilities(worker).labels,
         };
         let workers = self.store.workers().await.expect("it lists");
-        let before = workers.into_iter().find(|known| known.spec.id == spec.id);
+        let before = workers.iter().find(|known| known.spec.id == spec.id);
         let free = match (self.holds.get(&worker), before) {
             (Some(hold), Some(known)) if !hold.released && hold.owner != self.owners[owner] => {
                 known.until < self.clock.now() && !self.never_runs_out(hold.owner)
@@ -478,7 +478,7 @@ impl World {
 
     async fn tidy(&mut self) {
         let drivers = self.store.workers().await.expect("it lists");
-        let drivers: BTreeMap<_, _> = drivers.into_iter().map(|row| (row.spec.id, row.until)).collect();
+        let drivers: BTreeMap<_, _> = drivers.iter().map(|row| (row.spec.id.clone(), row.until)).collect();
         let tidied = self.either().tidy().await.expect("it tidies");
         let now = self.clock.now();
         let (released, expired) = self.shadow.tidy(now);

@@ -101,7 +101,7 @@ pub(crate) async fn check(store: &dyn Store, left: &Left, left_plain: bool, secr
     assert_eq!(counts, Counts { completed: 3, cancelled: 1, ..Counts::default() });
     check_documents(store, &tenant).await;
 
-    let by = Registrant { key: KeyId(Uuid::from_u128(5)), tenant, most: 9 };
+    let by = Registrant { key: KeyId(Uuid::from_u128(5)), tenant, most: 9, bytes: 1 << 20 };
     let taken = store.register_worker(spec(), OwnerId(Uuid::from_u128(6)), by).await;
     assert!(matches!(taken, Err(Error::Taken { .. })), "the worker is still this installation's: {taken:?}");
     assert_eq!(store.forget_object_info(Duration::from_secs(3600)).await.expect("it answers"), 0);

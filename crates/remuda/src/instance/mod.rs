@@ -54,10 +54,10 @@ pub(crate) struct Instance {
 
 /// Ends what this process left under way, before its restart, on workers that the settings do not name any more.
 async fn retire_others(store: &dyn Store, herd: &Herd, owner: OwnerId) -> anyhow::Result<()> {
-    for worker in store.workers().await?.into_iter().filter(|worker| worker.owner == owner) {
+    for worker in store.workers().await?.iter().filter(|worker| worker.owner == owner) {
         // One that is driven is left alone.
         if let Ok(client) = comfyui::Client::new(&worker.spec.endpoint) {
-            herd.retire(WorkerConfig::new(worker.spec, client));
+            herd.retire(WorkerConfig::new(worker.spec.clone(), client));
         }
     }
     Ok(())

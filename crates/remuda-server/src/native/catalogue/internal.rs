@@ -5,13 +5,14 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::{StatusCode, header};
 use serde_json::{Value, json};
 
 use super::models::{folders, place};
 use crate::access::ReadCaller;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::extract::ApiPath;
+use crate::share::{Held, Visit};
 use crate::state::AppState;
 
 /// So many of the caller's uploads are listed, by name.
@@ -35,9 +36,21 @@ pub(super) async fn files(
 ) -> ApiResult<Response> {
     Ok(match kind.as_str() {
         "input" => {
+            // Until it is known how much it is.
+            let reading = state.permits.list().await?;
             let uploads = state.store.assets(&caller.tenant, MOST_UPLOADS).await?;
             let names = uploads.into_iter().map(|asset| asset.filename);
-            Json(names.filter(|name| !name.contains('/')).collect::<Vec<_>>()).into_response()
+            let names: Vec<String> = names.filter(|name| !name.contains('/')).collect();
+            let bytes = names.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>();
+            // The names, and the text that is made of them.
+            let pass = state.memory.take(&Visit::guest(), 2 * bytes as u64);
+            let pass = pass.map_err(|_| ApiError::no_memory())?;
+            drop(reading);
+            let write = move || serde_json::to_vec(&names);
+            let text = state.compute("listing uploads", &caller.tenant, bytes, write).await?;
+            let text = text.map_err(|error| ApiError::internal(error.to_string()))?;
+            let answer = ([(header::CONTENT_TYPE, "application/json")], text).into_response();
+            answer.map(|body| Held::wrap(body, pass))
         }
         "output" | "temp" => Json(json!([])).into_response(),
         _ => (StatusCode::BAD_REQUEST, Json(json!({"error": "Invalid directory type"}))).into_response(),

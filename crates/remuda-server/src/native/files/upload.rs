@@ -1,7 +1,8 @@
 //! `POST /upload/image` and `POST /upload/mask`: files that graphs read. They are kept here and put on whichever worker runs
 //! the graph.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, PoisonError, Weak};
 
 use axum::Json;
 use axum::extract::{Request, State};
@@ -30,6 +31,9 @@ const MAX_PATH: usize = 1024;
 
 /// So many names are tried for a file whose name is taken.
 const MOST_NAMES: u32 = 10_000;
+
+/// The first so many are looked at one after the other: a file that is there under one of them keeps it.
+const LOOKED_AT: u32 = 50;
 
 /// `POST /upload/image`
 pub(super) async fn image(
@@ -100,7 +104,7 @@ async fn name_it(
     let Some(mut upload) = Named::new(subfolder, &form.image.filename, kind) else { return refused };
     let mut same = false;
     // Until it is taken: each of two different files has its own name, and no graph gets the other one's.
-    let _turn = if overwrite { None } else { Some(turn(tenant).lock().await) };
+    let _turn = if overwrite { None } else { Some(turn(tenant).lock_owned().await) };
     if !overwrite {
         // At two gateways in the same moment two may still take the same name; then the later one has it.
         while let Some(there) = state.store.asset_named(tenant, &upload.kept).await? {
@@ -108,7 +112,23 @@ async fn name_it(
             if same {
                 break;
             }
-            match upload.next() {
+            let next = if upload.number < LOOKED_AT {
+                upload.next()
+            } else {
+                let mut search = Search::after(upload.number);
+                loop {
+                    match search.step() {
+                        Step::Free(number) => break upload.with(number),
+                        Step::Nothing => break None,
+                        Step::Look(number) => {
+                            let Some(named) = upload.with(number) else { break None };
+                            let there = state.store.asset_named(tenant, &named.kept).await?;
+                            search.saw(number, there.is_none());
+                        }
+                    }
+                }
+            };
+            match next {
                 Some(next) => upload = next,
                 None => return refused,
             }
@@ -129,12 +149,65 @@ async fn name_it(
     Ok(Json(json!({"name": upload.name, "subfolder": subfolder, "type": kind})).into_response())
 }
 
-/// Who looks for a free name for an upload of this tenant.
-fn turn(tenant: &Tenant) -> &'static Mutex<()> {
-    static TURNS: [Mutex<()>; 64] = [const { Mutex::const_new(()) }; 64];
-    let mut hasher = DefaultHasher::new();
-    tenant.hash(&mut hasher);
-    &TURNS[(hasher.finish() % TURNS.len() as u64) as usize]
+/// Who looks for a free name for an upload of this tenant. Others have turns of their own.
+fn turn(tenant: &Tenant) -> Arc<Mutex<()>> {
+    /// With so many remembered, those that nobody has are forgotten.
+    const REMEMBERED: usize = 256;
+    static TURNS: LazyLock<std::sync::Mutex<HashMap<Tenant, Weak<Mutex<()>>>>> =
+        LazyLock::new(Default::default);
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(turn) = turns.get(tenant).and_then(Weak::upgrade) {
+        return turn;
+    }
+    if turns.len() >= REMEMBERED {
+        turns.retain(|_, turn| turn.strong_count() > 0);
+    }
+    let turn = Arc::default();
+    turns.insert(tenant.clone(), Arc::downgrade(&turn));
+    turn
+}
+
+/// Looks for a free number after one that is taken: in steps that grow, then between the last two of them. Where numbers were
+/// left out it may not be the first one.
+#[derive(Debug)]
+struct Search {
+    taken: u32,
+    free: Option<u32>,
+    step: u32,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Is this one free?
+    Look(u32),
+    /// This one is.
+    Free(u32),
+    /// None is.
+    Nothing,
+}
+
+impl Search {
+    fn after(taken: u32) -> Self {
+        Self { taken, free: None, step: 1 }
+    }
+
+    fn step(&self) -> Step {
+        match self.free {
+            Some(free) if free - self.taken <= 1 => Step::Free(free),
+            Some(free) => Step::Look(self.taken + (free - self.taken) / 2),
+            None if self.taken >= MOST_NAMES => Step::Nothing,
+            None => Step::Look((self.taken + self.step).min(MOST_NAMES)),
+        }
+    }
+
+    fn saw(&mut self, number: u32, is_free: bool) {
+        if is_free {
+            self.free = Some(number);
+        } else {
+            (self.taken, self.step) = (number, self.step * 2);
+        }
+    }
 }
 
 /// A name for an upload.
@@ -158,7 +231,11 @@ impl<'a> Named<'a> {
 
     /// `name (1).ext`, `name (2).ext` and so on.
     fn next(&self) -> Option<Self> {
-        Self::numbered(self.subfolder, self.filename, self.kind, self.number + 1)
+        self.with(self.number + 1)
+    }
+
+    fn with(&self, number: u32) -> Option<Self> {
+        Self::numbered(self.subfolder, self.filename, self.kind, number)
     }
 
     fn numbered(subfolder: &'a str, filename: &'a str, kind: &'a str, number: u32) -> Option<Self> {
@@ -195,6 +272,35 @@ fn split_ending(name: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_free_number_is_found_in_few_looks() {
+        let find = |taken: u32| {
+            let (mut search, mut looks) = (Search::after(LOOKED_AT), 0);
+            loop {
+                match search.step() {
+                    Step::Look(number) => search.saw(number, number > taken),
+                    found => return (found, looks),
+                }
+                looks += 1;
+            }
+        };
+        for taken in [50, 51, 52, 53, 99, 100, 5_000, 9_899, MOST_NAMES - 1] {
+            let (found, looks) = find(taken);
+            assert_eq!(found, Step::Free(taken + 1));
+            assert!(looks < 30, "{looks} looks at {taken}");
+        }
+        assert_eq!(find(MOST_NAMES).0, Step::Nothing);
+    }
+
+    #[test]
+    fn tenants_do_not_wait_for_each_other() {
+        let tenants: Vec<Tenant> = (0..1_000).map(|n| Tenant::new(format!("t{n}")).unwrap()).collect();
+        let held: Vec<_> = tenants.iter().map(|tenant| turn(tenant).try_lock_owned().unwrap()).collect();
+        assert!(turn(&tenants[0]).try_lock_owned().is_err(), "one after the other of one tenant");
+        drop(held);
+        drop(turn(&tenants[0]).try_lock_owned().unwrap());
+    }
 
     #[test]
     fn names_stay_below_their_folder() {

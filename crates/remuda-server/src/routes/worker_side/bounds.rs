@@ -17,12 +17,14 @@ use crate::wire::printable;
 const NAME: usize = 2_000;
 /// A text for people: why a worker is not well.
 const TEXT: usize = 4_000;
-/// What went wrong with a task: a traceback is in the details.
-const MESSAGE: usize = 64 << 10;
-/// ComfyUI's own words about a failure, as JSON.
-const DETAILS: usize = 4 << 20;
 /// Labels of a worker.
 const LABELS: usize = 500;
+/// One of them.
+const LABEL: usize = 256;
+/// All of them, and what else a worker is registered as: whoever asks for the workers gets them all.
+const SPEC: usize = 16 << 10;
+/// The same for all workers of a key.
+pub(super) const SPECS_OF_KEY: u64 = 2 << 20;
 /// Classes and models of a worker, together.
 const OFFERS: usize = 200_000;
 /// Models that are loaded at the same time, as far as that is remembered while a claim waits.
@@ -85,7 +87,19 @@ pub(super) fn spec(spec: &WorkerSpec) -> ApiResult<()> {
     named("spec.endpoint", endpoint)?;
     name.iter().try_for_each(|text| named("spec.name", text))?;
     listed("spec.labels", labels.len(), LABELS)?;
-    labels.iter().try_for_each(|text| named("spec.labels", text))
+    if labels.iter().any(|label| label.len() > LABEL) {
+        return Err(ApiError::invalid(
+            "spec.labels",
+            format!("spec.labels has a label of more than {LABEL} bytes"),
+        ));
+    }
+    let bytes = spec.bytes();
+    if bytes > SPEC {
+        let error =
+            format!("spec.labels, name and endpoint have {bytes} bytes together; {SPEC} are possible");
+        return Err(ApiError::invalid("spec.labels", error));
+    }
+    labels.iter().try_for_each(|text| printable("spec.labels", text))
 }
 
 /// What a worker says it can do.
@@ -137,12 +151,8 @@ fn result(result: &mut TaskResult) {
 
 fn failure(failure: &mut Failure) {
     // Lines may stay: tracebacks are made of them.
-    clip(&mut failure.message, MESSAGE);
+    failure.bound();
     failure.node_id.iter_mut().for_each(|text| tame(text, NAME));
-    if failure.details.as_ref().is_some_and(|details| details.get().len() > DETAILS) {
-        failure.details = None;
-        failure.message.push_str(" (the worker's own words are too long to be kept)");
-    }
 }
 
 /// Cuts a text that is too long, and takes control characters out of it.

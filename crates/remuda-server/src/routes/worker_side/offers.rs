@@ -123,8 +123,8 @@ impl Offers {
         }
         // It was registered at another server, or before this one started.
         let workers = store.workers().await.map_err(of_lease)?;
-        let found = workers.into_iter().find(|found| found.spec.id == *worker && found.fence == fence);
-        let labels = found.ok_or(StoreError::Fenced)?.spec.labels;
+        let found = workers.iter().find(|found| found.spec.id == *worker && found.fence == fence);
+        let labels = found.ok_or(StoreError::Fenced)?.spec.labels.clone();
         self.registered(worker, fence, labels.clone());
         Ok(labels)
     }

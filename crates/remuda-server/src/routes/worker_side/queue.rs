@@ -64,7 +64,8 @@ pub(crate) async fn installation(
         (status = 200, description = "`{yours, worker}`", body = serde_json::Value),
         (status = 403, description = "The key lacks the scope `worker`", body = ErrorBody),
         (status = 409, description = "The name is another key's, or the installation's own", body = ErrorBody),
-        (status = 429, description = "The key has as many workers as one may have", body = ErrorBody),
+        (status = 422, description = "A label is too long, or there are too many", body = ErrorBody),
+        (status = 429, description = "The key has as many workers, or labels of workers, as one may have", body = ErrorBody),
     ),
 )]
 pub(crate) async fn acquire(
@@ -74,9 +75,14 @@ pub(crate) async fn acquire(
 ) -> ApiResult<Json<sidecar::Acquired>> {
     bounds::spec(&said.spec)?;
     let most = state.limits.key_workers;
-    let by = Registrant { key: sidecar.key, tenant: sidecar.tenant.clone(), most };
+    let bytes = bounds::SPECS_OF_KEY;
+    let by = Registrant { key: sidecar.key, tenant: sidecar.tenant.clone(), most, bytes };
     let acquired = state.store.register_worker(said.spec.clone(), sidecar.owner, by).await;
     let acquired = acquired.map_err(|error| match error {
+        StoreError::TooMany { what: Registrant::LABELS } => {
+            let error = format!("the workers of this key have {bytes} bytes of labels, names and endpoints");
+            ApiError::over_limit("labels_of_key", error)
+        }
         StoreError::TooMany { .. } => {
             let error = format!("this key has {most} workers, as many as one key may have");
             ApiError::over_limit("workers.max_per_key", error)

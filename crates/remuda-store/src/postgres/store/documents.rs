@@ -9,7 +9,7 @@ use crate::{Asset, Document, DocumentInfo, DocumentStore, Result};
 #[async_trait]
 impl DocumentStore for PostgresStore {
     async fn add_asset(&self, asset: Asset) -> Result<()> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(&asset.tenant, 0).await?;
         self.inner.add_asset(&asset).await
     }
 
@@ -29,12 +29,12 @@ impl DocumentStore for PostgresStore {
     }
 
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.assets(tenant, limit).await
     }
 
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.document(tenant, space, path).await
     }
 
@@ -46,7 +46,7 @@ impl DocumentStore for PostgresStore {
         bytes: Vec<u8>,
         replace: bool,
     ) -> Result<Option<DocumentInfo>> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(tenant, bytes.len()).await?;
         self.inner.put_document(tenant, space, path, &bytes, replace).await
     }
 
@@ -56,7 +56,7 @@ impl DocumentStore for PostgresStore {
     }
 
     async fn delete_document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<bool> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(tenant, 0).await?;
         self.inner.delete_document(tenant, space, path).await
     }
 }

@@ -6,6 +6,7 @@ use remuda_core::{
 };
 
 use super::super::queue::{Answer, Work};
+use super::super::tasks::Weighed;
 use super::PostgresStore;
 use crate::{
     Counts, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page,
@@ -30,12 +31,24 @@ impl TaskStore for PostgresStore {
     }
 
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
-        let _turn = self.inner.turn().await?;
+        let turn = self.inner.turn().await?;
+        let tenant = match self.inner.small_look_up(&lookup).await? {
+            Weighed::Small(found) => return Ok(found),
+            Weighed::Large(tenant) => tenant,
+        };
+        drop(turn);
+        let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.look_up(&lookup).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        let _turn = self.inner.turn().await?;
+        let turn = self.inner.turn().await?;
+        let tenant = match self.inner.small_task(id).await? {
+            Weighed::Small(found) => return Ok(found),
+            Weighed::Large(tenant) => tenant,
+        };
+        drop(turn);
+        let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.task(id).await
     }
 
@@ -45,12 +58,18 @@ impl TaskStore for PostgresStore {
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        let _turn = self.inner.turn().await?;
+        let turn = self.inner.turn().await?;
+        let tenant = match self.inner.small_input(id).await? {
+            Weighed::Small(found) => return Ok(found),
+            Weighed::Large(tenant) => tenant,
+        };
+        drop(turn);
+        let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.input(id).await
     }
 
     async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
-        let _turn = self.inner.turn().await?;
+        let Some(_turn) = self.inner.turn_for(id).await? else { return Ok(Vec::new()) };
         self.inner.attempts(id, limit).await
     }
 
@@ -60,12 +79,12 @@ impl TaskStore for PostgresStore {
     }
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
-        let _turn = self.inner.turn().await?;
+        let Some(_turn) = self.inner.turn_for(id).await? else { return Ok(Vec::new()) };
         self.inner.events(id, after, limit).await
     }
 
     async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
-        let _turn = self.inner.turn().await?;
+        let _turn = self.inner.turn_of(tenant).await?;
         self.inner.feed(tenant, after, limit).await
     }
 
@@ -90,12 +109,12 @@ impl TaskStore for PostgresStore {
     }
 
     async fn hide(&self, tenant: &Tenant, dialect: Dialect, which: &Hide) -> Result<u64> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_write(tenant, 0).await?;
         self.inner.hide(tenant, dialect, which).await
     }
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
-        let _turn = self.inner.turn().await?;
+        let Some(_turn) = self.inner.turn_for(id).await? else { return Ok(None) };
         self.inner.position(id).await
     }
 
@@ -105,12 +124,12 @@ impl TaskStore for PostgresStore {
     }
 
     async fn cancel(&self, id: TaskId) -> Result<Task> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_change(id).await?;
         self.inner.cancel(id).await
     }
 
     async fn hasten(&self, id: TaskId) -> Result<Task> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_to_change(id).await?;
         self.inner.hasten(id).await
     }
 }

@@ -1,12 +1,14 @@
 //! Workers, what they offer, and what is asked of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use remuda_core::{Fence, KeyId, Lane, LaneId, OwnerId, Requirements, Sha256, Worker, WorkerId, WorkerSpec};
 
 use super::PostgresStore;
+use crate::turns::Party;
 use crate::{Acquired, Descriptions, Registrant, Result, WorkerStore};
 
 #[async_trait]
@@ -36,9 +38,12 @@ impl WorkerStore for PostgresStore {
         self.inner.forget_worker(id).await
     }
 
-    async fn workers(&self) -> Result<Vec<Worker>> {
-        let _turn = self.inner.turn().await?;
-        self.inner.workers().await
+    async fn workers(&self) -> Result<Arc<Vec<Worker>>> {
+        let read = async || {
+            let _turn = self.inner.turn().await?;
+            self.inner.workers().await
+        };
+        self.workers.ask(read).await
     }
 
     async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
@@ -47,7 +52,7 @@ impl WorkerStore for PostgresStore {
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_for_large(Party::House, json.len()).await?;
         self.inner.save_object_info(hash, json).await
     }
 
@@ -58,7 +63,7 @@ impl WorkerStore for PostgresStore {
         key: KeyId,
         bounds: Descriptions,
     ) -> Result<()> {
-        self.inner.open()?;
+        let _turn = self.inner.turn_for_large(Party::Key(key), json.len()).await?;
         self.inner.bring_object_info(hash, json, key, bounds).await
     }
 

@@ -20,22 +20,22 @@ impl DocumentStore for SqliteStore {
 
     async fn asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>> {
         let tenant = tenant.clone();
-        self.read(move |db| reads::asset(db, &tenant, sha256)).await
+        self.look(move |db| reads::asset(db, &tenant, sha256)).await
     }
 
     async fn asset_named(&self, tenant: &Tenant, filename: &str) -> Result<Option<Asset>> {
         let (tenant, filename) = (tenant.clone(), filename.to_owned());
-        self.read(move |db| reads::asset_named(db, &tenant, &filename)).await
+        self.look(move |db| reads::asset_named(db, &tenant, &filename)).await
     }
 
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
-        let tenant = tenant.clone();
-        self.read(move |db| reads::assets(db, &tenant, limit)).await
+        let whose = tenant.clone();
+        self.read_of(Some(tenant), move |db| reads::assets(db, &whose, limit)).await
     }
 
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {
-        let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        self.read(move |db| documents::document(db, &tenant, &space, &path)).await
+        let (whose, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
+        self.read_of(Some(tenant), move |db| documents::document(db, &whose, &space, &path)).await
     }
 
     async fn put_document(
@@ -46,8 +46,8 @@ impl DocumentStore for SqliteStore {
         bytes: Vec<u8>,
         replace: bool,
     ) -> Result<Option<DocumentInfo>> {
+        let turn = self.turns.take(tenant, bytes.len()).await?;
         let (tenant, space, path) = (tenant.clone(), space.to_owned(), path.to_owned());
-        let turn = self.turns.take(bytes.len()).await?;
         self.write(move |batch| {
             let _in_line = &turn;
             batch.put_document(&tenant, &space, &path, &bytes, replace)

@@ -39,8 +39,11 @@ impl RunnerStore for SqliteStore {
         let size = ending.result().map_or(0, turns::size_of_result);
         let ending = Arc::new(ending);
         let (laid, turn) = match size > pieces::PIECE {
-            true => (Some(self.lay_down_result(&ending).await?), None),
-            false => (None, self.turns.take(size).await?),
+            true => (Some(self.lay_down_result(lease.task, &ending).await?), None),
+            false if size > turns::SHORT => {
+                (None, self.turns.take(self.party(lease.task).await?, size).await?)
+            }
+            false => (None, None),
         };
         self.write(move |batch| {
             let _in_line = &turn;

@@ -4,8 +4,10 @@ use async_trait::async_trait;
 use remuda_core::{
     Attempt, Dialect, Lease, NewTask, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
 };
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::super::asking::Whose;
 use super::super::command::{Command, Submit};
 use super::super::{feed, lists, origins, pieces, reads};
 use super::SqliteStore;
@@ -25,7 +27,7 @@ impl TaskStore for SqliteStore {
         let bytes = new.input.stored_bytes(new.metadata.as_ref());
         let (laid, _turn) = match size > pieces::PIECE {
             true => (Some(self.lay_down_input(&mut new).await?), None),
-            false => (None, self.turns.take(size).await?),
+            false => (None, self.turns.take(&new.tenant, size).await?),
         };
         let (reply, answer) = oneshot::channel();
         self.send(Command::Submit(Box::new(Submit { new, bytes, laid, _turn, done: None, reply }))).await?;
@@ -38,11 +40,12 @@ impl TaskStore for SqliteStore {
     }
 
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
-        self.look_or_read(move |db, most| reads::look_up(db, &lookup, most)).await
+        let whose = Whose::Tenant(lookup.tenant.clone());
+        self.look_or_read(whose, move |db, most| reads::look_up(db, &lookup, most)).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
-        self.look_or_read(move |db, most| reads::task_within(db, id, most)).await
+        self.look_or_read(Whose::Task(id), move |db, most| reads::task_within(db, id, most)).await
     }
 
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
@@ -50,11 +53,12 @@ impl TaskStore for SqliteStore {
     }
 
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>> {
-        self.look_or_read(move |db, most| reads::input_within(db, id, most)).await
+        self.look_or_read(Whose::Task(id), move |db, most| reads::input_within(db, id, most)).await
     }
 
     async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>> {
-        self.read(move |db| reads::attempts(db, id, limit)).await
+        let attempts = move |db: &Connection, most| reads::attempts(db, id, limit, most);
+        Ok(self.look_or_read(Whose::Task(id), attempts).await?.unwrap_or_default())
     }
 
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>> {
@@ -62,12 +66,14 @@ impl TaskStore for SqliteStore {
     }
 
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>> {
-        self.read(move |db| reads::events(db, id, after, limit)).await
+        let events = move |db: &Connection, most| reads::events(db, id, after, limit, most);
+        Ok(self.look_or_read(Whose::Task(id), events).await?.unwrap_or_default())
     }
 
     async fn feed(&self, tenant: Option<&Tenant>, after: FeedPlace, limit: u32) -> Result<FeedPage> {
         let tenant = tenant.cloned();
-        self.read(move |db| feed::read(db, tenant.as_ref(), after, limit)).await
+        let whose = tenant.clone();
+        self.read_of(whose.as_ref(), move |db| feed::read(db, tenant.as_ref(), after, limit)).await
     }
 
     async fn feed_ends(&self) -> Result<FeedEnds> {
@@ -118,7 +124,7 @@ impl TaskStore for SqliteStore {
 
     async fn position(&self, id: TaskId) -> Result<Option<Position>> {
         let lanes = self.lanes.clone();
-        self.read(move |db| reads::position(db, &lanes, id)).await
+        Ok(self.read_with(id, move |db| reads::position(db, &lanes, id)).await?.flatten())
     }
 
     async fn counts(&self, tenant: Option<&Tenant>) -> Result<Counts> {

@@ -1,6 +1,7 @@
 //! Workers, what they offer, and what is asked of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,6 +9,7 @@ use remuda_core::{Fence, KeyId, Lane, LaneId, OwnerId, Requirements, Sha256, Wor
 
 use super::super::reads;
 use super::SqliteStore;
+use crate::turns::Party;
 use crate::{Acquired, Descriptions, Registrant, Result, WorkerStore};
 
 #[async_trait]
@@ -38,8 +40,8 @@ impl WorkerStore for SqliteStore {
         self.write(move |batch| batch.forget_worker(&id)).await
     }
 
-    async fn workers(&self) -> Result<Vec<Worker>> {
-        self.read(reads::workers).await
+    async fn workers(&self) -> Result<Arc<Vec<Worker>>> {
+        self.workers.ask(async || self.read(reads::workers).await).await
     }
 
     async fn registrants(&self) -> Result<HashMap<WorkerId, KeyId>> {
@@ -47,7 +49,7 @@ impl WorkerStore for SqliteStore {
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
+        let (json, turn) = (json.to_owned(), self.turns.take(Party::House, json.len()).await?);
         self.write(move |batch| {
             let _in_line = &turn;
             batch.save_object_info(hash, &json)
@@ -62,7 +64,7 @@ impl WorkerStore for SqliteStore {
         key: KeyId,
         bounds: Descriptions,
     ) -> Result<()> {
-        let (json, turn) = (json.to_owned(), self.turns.take(json.len()).await?);
+        let (json, turn) = (json.to_owned(), self.turns.take(Party::Key(key), json.len()).await?);
         self.write(move |batch| {
             let _in_line = &turn;
             batch.bring_object_info(hash, &json, key, bounds)

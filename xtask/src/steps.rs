@@ -55,7 +55,7 @@ impl Step {
             Step::Fmt => format(),
             Step::Clippy => clippy(),
             Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
-            Step::Test => programs::run(programs::build(USUAL)?, &[]),
+            Step::Test => programs::run_with_postgres(programs::build(USUAL)?),
             Step::Attack => attack::quick(),
             Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
             Step::Alone => alone(),
@@ -76,7 +76,9 @@ pub(crate) enum Done {
 /// What `--all-targets` leaves out is looked at, too: tests that `cargo test` alone does not run.
 fn clippy() -> Result<()> {
     let clippy = |targets: &[&str]| {
-        shown(cargo().args(["clippy", "--workspace", "--locked"]).args(targets).args(["--", "-D", "warnings"]))
+        shown(
+            cargo().args(["clippy", "--workspace", "--locked"]).args(targets).args(["--", "-D", "warnings"]),
+        )
     };
     clippy(&["--all-targets"])?;
     clippy(&littlehorse::TESTS)

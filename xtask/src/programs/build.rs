@@ -68,7 +68,8 @@ pub(crate) fn build(targets: &[&str]) -> Result<Vec<Program>> {
     term::flush();
     let printed = artifacts(command.arg("--message-format=json-render-diagnostics"))?;
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let programs: BTreeSet<Program> = messages.filter_map(|message| Program::from_message(&message)).collect();
+    let programs: BTreeSet<Program> =
+        messages.filter_map(|message| Program::from_message(&message)).collect();
     if programs.is_empty() {
         bail!("cargo has built no test program");
     }

@@ -14,7 +14,7 @@ pub(super) struct Manners {
 /// A core has room for this many places.
 pub(super) const PLACES_PER_CORE: usize = 2;
 
-use Kind::{Computes, Usual, Waits};
+use Kind::{Computes, Fills, Usual, Waits};
 
 /// A line of the table. The reason stands beside it.
 struct Line {
@@ -31,6 +31,8 @@ enum Kind {
     Waits,
     /// Computes all the time, or starts many processes: as many places as there are cores.
     Computes,
+    /// Nothing else would get its turn: all places.
+    Fills,
 }
 
 /// Those that take long; everything else takes a few seconds, and comes after them.
@@ -66,8 +68,8 @@ const TABLE: &[Line] = &[
     line("remuda-runner::journal", 25, Usual),
     line("remuda-server::api", 23, Usual),
     // A real LittleHorse server with a Kafka behind it: two Javas that fill both cores while they start.
-    line("remuda::littlehorse_real", 120, Computes),
-    line("littlehorse-double::real", 60, Computes),
+    line("remuda::littlehorse_real", 120, Fills),
+    line("littlehorse-double::real", 60, Fills),
 ];
 
 const fn line(program: &'static str, seconds: u32, kind: Kind) -> Line {
@@ -83,6 +85,7 @@ pub(super) fn of(program: &str, cores: usize) -> Manners {
         Usual => usual,
         Waits => Manners { threads: 2 * cores, ..usual },
         Computes => Manners { places: cores, ..usual },
+        Fills => Manners { places: cores * PLACES_PER_CORE, ..usual },
     }
 }
 
@@ -99,7 +102,8 @@ mod tests {
             assert!(names.insert(line.program), "{} is there twice", line.program);
             let (package, target) = line.program.split_once("::").expect("a package and a test of it");
             let tests = root().join("crates").join(package).join("tests");
-            let there = tests.join(format!("{target}.rs")).is_file() || tests.join(target).join("main.rs").is_file();
+            let there =
+                tests.join(format!("{target}.rs")).is_file() || tests.join(target).join("main.rs").is_file();
             assert!(there, "there is no {}", line.program);
         }
     }

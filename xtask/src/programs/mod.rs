@@ -31,21 +31,26 @@ struct Ran {
     output: PathBuf,
 }
 
-/// Runs them all, whichever fail, and says at the end how many tests passed. They share one private PostgreSQL: starting
-/// one in each would take longer than their tests.
+/// Runs them all, whichever fail, and says at the end how many tests passed.
 pub(crate) fn run(programs: Vec<Program>, variables: &[(&str, OsString)]) -> Result<()> {
     let started = Instant::now();
-    let postgres = Postgres::start()?;
-    let mut variables = variables.to_vec();
-    variables.extend(postgres.variable());
-    let ran = side_by_side::run(programs, &variables, tell)?;
-    postgres.stop()?;
+    let ran = side_by_side::run(programs, variables, tell)?;
     conclude(&ran, started.elapsed())
+}
+
+/// The same with one private PostgreSQL for all: starting one in each would take longer than their tests.
+pub(crate) fn run_with_postgres(programs: Vec<Program>) -> Result<()> {
+    let postgres = Postgres::start()?;
+    let variables: Vec<_> = postgres.variable().into_iter().collect();
+    let done = run(programs, &variables);
+    postgres.stop()?;
+    done
 }
 
 /// One line, and of a program that failed all that it said, in one piece.
 fn tell(ran: &Ran) {
-    let passed = ran.counts.map_or_else(|| "no counts".to_owned(), |counts| format!("{} passed", counts.passed));
+    let passed =
+        ran.counts.map_or_else(|| "no counts".to_owned(), |counts| format!("{} passed", counts.passed));
     let (word, paint): (_, fn(&str) -> String) = match ran.failure {
         None => ("ok", term::green),
         Some(_) => ("FAILED", term::red),

@@ -38,10 +38,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     let from = link.to_string();
     let simulators = Simulators::start(settings.workers.sim).await?;
     let workers = worker_configs(&settings, &simulators, settings.worker.id.as_deref())?;
-    anyhow::ensure!(
-        !workers.is_empty(),
-        "no ComfyUI to work with: give one with --comfyui URL{OR_SIMULATE}"
-    );
+    anyhow::ensure!(!workers.is_empty(), "no ComfyUI to work with: give one with --comfyui URL{OR_SIMULATE}");
     let herd = Herd::start(source, process.equip(herd_options(owner.id, None, lease, &settings)));
     let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
     for worker in workers {

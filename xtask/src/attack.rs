@@ -4,8 +4,8 @@
 //! The program under test is built first and then called by its path: the attacker uses it from outside only.
 
 use crate::clients;
+use crate::programs::{USUAL, build};
 use crate::run::{cargo, root, shown};
-use crate::steps::TEST;
 use anyhow::{Context, Result};
 use clap::Args;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// The short form: the debug build that the tests have made, and looser times.
 pub(crate) fn quick() -> Result<()> {
     // The very build of the tests: any other choice of packages would compile half of the dependencies again.
-    shown(cargo().args(TEST).arg("--no-run"))?;
+    build(USUAL)?;
     let built = target().join("debug");
     let attack = |arguments: &[&str]| {
         let mut attack = Command::new(built.join("remuda-attack"));

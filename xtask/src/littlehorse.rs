@@ -6,6 +6,7 @@
 
 use crate::clients::{environment, install, target_folder};
 use crate::needs::{self, Need};
+use crate::programs;
 use crate::run;
 use crate::steps::Done;
 use anyhow::{Context, Result, bail};
@@ -22,16 +23,7 @@ const MAVEN: &[Need] = &[Need { program: "mvn", package: "maven" }];
 /// Copies what a project depends on. The version is named: Maven would take another one tomorrow.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies";
 /// The tests. `cargo test` alone does not run them.
-pub(crate) const TESTS: [&str; 8] = [
-    "--package",
-    "remuda",
-    "--package",
-    "littlehorse-double",
-    "--test",
-    "littlehorse_real",
-    "--test",
-    "real",
-];
+pub(crate) const TESTS: [&str; 4] = ["--test", "littlehorse_real", "--test", "real"];
 
 /// Runs the tests. Where the server cannot be had they are left out, unless they are required.
 pub(crate) fn test(required: bool) -> Result<Done> {
@@ -43,7 +35,7 @@ pub(crate) fn test(required: bool) -> Result<Done> {
             return Ok(Done::Without(format!("no test with a real LittleHorse server was run: {error:#}")));
         }
     };
-    run::shown(run::cargo().args(["test", "--locked"]).args(TESTS).env(GIVEN, home))?;
+    programs::run(programs::build(&TESTS)?, &[(GIVEN, home.into())])?;
     Ok(Done::Everything)
 }
 

@@ -12,6 +12,7 @@ mod clients;
 mod fuzz;
 mod littlehorse;
 mod needs;
+mod programs;
 mod run;
 mod steps;
 mod term;

@@ -51,7 +51,7 @@ pub(crate) fn which(program: &str) -> Option<PathBuf> {
 }
 
 /// The command as one would type it, with the variables set for it in front.
-fn describe(command: &Command) -> String {
+pub(crate) fn describe(command: &Command) -> String {
     let variables = command.get_envs().filter_map(|(name, value)| {
         Some(format!("{}={}", name.display(), quoted(&value?.to_string_lossy())))
     });

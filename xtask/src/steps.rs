@@ -1,11 +1,11 @@
 //! The steps of `cargo xtask test`, cheapest and most telling first.
 
-use crate::run::{cargo, root, shown};
-use crate::tidy::workspace::Workspace;
+use crate::programs::{self, USUAL};
+use crate::run::{cargo, shown};
+use crate::tidy::workspace::{Package, Workspace};
 use crate::{attack, fuzz, littlehorse, needs, tidy};
 use anyhow::Result;
 use clap::ValueEnum;
-use std::process::Command;
 
 /// One step; the order here is the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -28,7 +28,7 @@ pub(crate) enum Step {
     Doctest,
     /// The tests with a real LittleHorse server, where one can be had.
     Littlehorse,
-    /// Every library crate checked alone, without the features its neighbours switch on.
+    /// Every library checked alone, without the features its neighbours switch on, and the gateway without the simulator.
     Alone,
     /// The fuzz targets, which are a workspace of their own, still compile.
     Fuzz,
@@ -55,7 +55,7 @@ impl Step {
             Step::Fmt => format(),
             Step::Clippy => clippy(),
             Step::Doc => shown(cargo().args(DOC).env("RUSTDOCFLAGS", "-D warnings")),
-            Step::Test => test(),
+            Step::Test => programs::run_with_postgres(programs::build(USUAL)?),
             Step::Attack => attack::quick(),
             Step::Doctest => shown(cargo().args(["test", "--workspace", "--locked", "--doc"])),
             Step::Alone => alone(),
@@ -76,28 +76,15 @@ pub(crate) enum Done {
 /// What `--all-targets` leaves out is looked at, too: tests that `cargo test` alone does not run.
 fn clippy() -> Result<()> {
     let clippy = |targets: &[&str]| {
-        shown(cargo().args(["clippy", "--locked"]).args(targets).args(["--", "-D", "warnings"]))
+        shown(
+            cargo().args(["clippy", "--workspace", "--locked"]).args(targets).args(["--", "-D", "warnings"]),
+        )
     };
-    clippy(&["--workspace", "--all-targets"])?;
+    clippy(&["--all-targets"])?;
     clippy(&littlehorse::TESTS)
 }
 
 const DOC: [&str; 4] = ["doc", "--workspace", "--locked", "--no-deps"];
-
-/// `--all-targets` without the benches: a bench with its own `main` would run at full length here.
-/// They are still compiled, by clippy. One failing test file does not hide those after it.
-pub(crate) const TEST: [&str; 8] =
-    ["test", "--workspace", "--locked", "--lib", "--bins", "--tests", "--examples", "--no-fail-fast"];
-
-/// All test programs share one private PostgreSQL: starting one in each would take longer than their tests.
-fn test() -> Result<()> {
-    shown(cargo().args(TEST).arg("--no-run"))?;
-    // Built just now, beside the program that is running here.
-    let wrapper = std::env::current_exe()?.with_file_name("with_postgres");
-    let mut command = Command::new(wrapper);
-    command.current_dir(root()).arg(cargo().get_program()).args(TEST);
-    shown(&mut command)
-}
 
 fn format() -> Result<()> {
     shown(cargo().args(["fmt", "--all", "--", "--check"]))?;
@@ -105,9 +92,11 @@ fn format() -> Result<()> {
 }
 
 /// In a workspace build a crate can lean on a feature that only its neighbour asked for; a user who takes
-/// the crate alone would then meet an error.
+/// the crate alone would then meet an error. A program is looked at if there is something to choose, as the gateway without
+/// the simulator.
 fn alone() -> Result<()> {
-    for member in Workspace::load()?.members().filter(|member| member.is_library) {
+    let chosen = |member: &&Package| member.is_library || member.has_features;
+    for member in Workspace::load()?.members().filter(chosen) {
         let check = |extra: &[&str]| {
             shown(cargo().args(["check", "--locked", "--package", &member.name]).args(extra))
         };

@@ -31,7 +31,7 @@ mod wire;
 
 pub use native::{NoFrontend, frontend_folder};
 pub use options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
-pub use server::{MetricsServer, Server};
+pub use server::Server;
 pub use share::{BadNetwork, Network};
 
 /// The description of the API (OpenAPI), as JSON.

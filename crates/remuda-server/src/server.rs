@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,7 +16,6 @@ use crate::keys_socket::KeysHandle;
 use crate::native::Desk;
 use crate::options::ServerOptions;
 use crate::router::router;
-use crate::routes;
 use crate::sentry::Sentry;
 use crate::share::Proxies;
 use crate::state::AppState;
@@ -51,12 +48,6 @@ impl Server {
         KeysHandle::new(self.state.clone())
     }
 
-    /// Answers `/metrics`, `/live` and `/ready` on a listener of their own, without keys, until `shutdown`. For a network that only
-    /// the monitoring reaches.
-    pub fn metrics(&self) -> MetricsServer {
-        MetricsServer { state: self.state.clone() }
-    }
-
     /// Answers requests until `shutdown`; then takes no new ones, ends waits and streams of events, and lets other requests
     /// under way go on for the drain time.
     pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {
@@ -78,28 +69,6 @@ impl Server {
         // They were told to stop, and wait for nothing but a moment's work.
         state.tasks.wait().await;
         background.wait().await;
-    }
-}
-
-/// Metrics on a listener of their own.
-#[derive(Debug)]
-pub struct MetricsServer {
-    state: AppState,
-}
-
-impl MetricsServer {
-    /// Answers until `shutdown`.
-    pub async fn run(self, listener: TcpListener, shutdown: CancellationToken) {
-        let metrics = |State(state): State<AppState>| async move { routes::scrape(&state).await };
-        let app = Router::new()
-            .route("/metrics", get(metrics))
-            .route("/live", get(routes::live))
-            .route("/ready", get(routes::ready))
-            .with_state(self.state.clone());
-        let sentry = Sentry::stand(&listener, &self.state.pulse);
-        let house = House::new(Lobby::new(64, 64), Proxies::default(), (&self.state.limits).into());
-        let (drain, stop) = (Duration::from_secs(1), CancellationToken::new());
-        serve(listener, sentry, app, house, drain, shutdown, &stop).await;
     }
 }
 

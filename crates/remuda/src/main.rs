@@ -3,12 +3,16 @@
 mod api;
 mod commands;
 mod config;
+#[cfg(feature = "sim")]
 mod demo;
 mod instance;
 mod process;
+#[cfg(feature = "sim")]
 mod sim;
 mod stop;
 mod ui;
+#[cfg(not(feature = "sim"))]
+mod without_sim;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::process::ExitCode;
@@ -30,7 +34,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Render a handful of tasks on two simulated ComfyUIs and show where the results are.
+    #[cfg(feature = "sim")]
     Demo(demo::Args),
+    #[cfg(not(feature = "sim"))]
+    #[command(alias = "demo", hide = true)]
+    Sim(without_sim::Args),
     /// Run the service: the API, the queue and a runner for each ComfyUI.
     Serve(commands::serve::Args),
     /// Run a sidecar beside a ComfyUI, for a server on another machine or for LittleHorse.
@@ -54,6 +62,7 @@ enum Command {
     /// Make, list and revoke API keys.
     Keys(commands::keys::Args),
     /// Run a ComfyUI that needs no GPU.
+    #[cfg(feature = "sim")]
     Sim(sim::Args),
     /// Print what a shell needs to complete commands.
     Completions {
@@ -89,8 +98,12 @@ async fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
+        #[cfg(feature = "sim")]
         Command::Demo(args) => demo::run(args).await,
+        #[cfg(feature = "sim")]
         Command::Sim(args) => sim::run(args).await,
+        #[cfg(not(feature = "sim"))]
+        Command::Sim(args) => without_sim::run(&args),
         Command::Serve(args) => commands::serve::run(args).await,
         Command::Worker(args) => commands::worker::run(args).await,
         Command::Keys(args) => commands::keys::run(args).await,

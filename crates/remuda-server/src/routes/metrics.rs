@@ -52,14 +52,9 @@ pub(crate) async fn prometheus(
     State(state): State<AppState>,
     AdminCaller(_caller): AdminCaller,
 ) -> ApiResult<Response> {
-    scrape(&state).await
-}
-
-/// The text of all metrics.
-pub(crate) async fn scrape(state: &AppState) -> ApiResult<Response> {
     let counts = state.store.counts(None).await?;
     let now = Timestamp::now();
-    let workers = workers_now(state).await?;
+    let workers = workers_now(&state).await?;
     let count = |wanted: WorkerStatus| {
         let number = workers.iter().filter(|worker| status_of(worker, now).0 == wanted).count();
         i64::try_from(number).unwrap_or(i64::MAX)

@@ -21,10 +21,8 @@ mod workers;
 
 pub(crate) use assets::{mime, timely};
 pub(crate) use download::{Sendable, names, send};
-pub(crate) use health::{live, ready};
 pub(crate) use index::described;
 pub(crate) use large::LargeInputs;
-pub(crate) use metrics::scrape;
 pub(crate) use record::said;
 pub(crate) use room::upload_room;
 pub(crate) use worker_side::Live;

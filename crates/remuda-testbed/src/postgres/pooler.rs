@@ -48,7 +48,9 @@ impl Pooler {
             .prefix("remuda-pooler-")
             .tempdir()
             .map_err(Error::io("make a folder"))?;
-        let mut keeper = Keeper::new("QUIT", Some(folder.path())).map_err(Error::io("start a keeper"))?;
+        // It has nothing to lose. Other signals mean other things from version to version, and whoever starts the tests in the
+        // background may have them ignored.
+        let mut keeper = Keeper::new("KILL", Some(folder.path())).map_err(Error::io("start a keeper"))?;
         // From here on the keeper removes it.
         let folder = folder.keep();
         account.own(&folder)?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::config::{ServeFlags, Settings};
-use crate::instance::Instance;
+use crate::instance::{Instance, OR_SIMULATE};
 use crate::stop::Stop;
 use crate::ui;
 
@@ -54,7 +54,7 @@ fn announce(instance: &Instance, settings: &Settings, json: bool) -> anyhow::Res
     ui::line(format_args!("Remuda answers at {url} (API page: {url}/docs). Ctrl-C stops it."))?;
     ui::note(format_args!("  tasks in {store}, files in {files}, {} workers", instance.workers()));
     if instance.workers() == 0 {
-        ui::note("  no worker yet: add --comfyui URL, or --sim 2 to try it without a GPU");
+        ui::note(format_args!("  no worker yet: add --comfyui URL{OR_SIMULATE}"));
     }
     Ok(())
 }

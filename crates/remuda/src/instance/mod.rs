@@ -7,6 +7,8 @@ mod metrics;
 mod owner;
 mod private;
 mod secrets;
+#[cfg_attr(not(feature = "sim"), path = "without_simulators.rs")]
+mod simulators;
 mod store;
 mod timing;
 mod workers;
@@ -29,9 +31,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub(crate) use owner::Owner;
+pub(crate) use simulators::{OR_SIMULATE, Simulators};
 pub(crate) use store::{open_files, open_store};
 pub(crate) use timing::{herd_options, result_limits};
-pub(crate) use workers::{Simulators, comfyui_limits, worker_configs};
+pub(crate) use workers::{comfyui_limits, worker_configs};
 
 use crate::config::Settings;
 use crate::process::Process;

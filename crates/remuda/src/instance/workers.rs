@@ -1,54 +1,15 @@
-//! The ComfyUIs that this process drives: those it is told of, and simulated ones that it starts.
+//! The ComfyUIs that this process drives: those it is told of, and the simulated ones that it started.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use comfyui::{Client, Limits};
-use comfyui_sim::{SimConfig, Simulator};
 use remuda_core::{WorkerId, WorkerSpec};
 use remuda_runner::{WorkerConfig, host_id, worker_id_for};
 use url::Url;
 
+use super::simulators::Simulators;
 use crate::config::{ComfyUi, Settings};
-
-/// Simulated ComfyUIs inside this process.
-#[derive(Debug, Default)]
-pub(crate) struct Simulators(Vec<Simulator>);
-
-impl Simulators {
-    /// Starts so many, fast enough to look at.
-    pub(crate) async fn start(count: usize) -> anyhow::Result<Self> {
-        let mut simulators = Vec::with_capacity(count);
-        for _ in 0..count {
-            let config = SimConfig {
-                step: Duration::from_millis(25),
-                model_load: Duration::from_millis(250),
-                ..SimConfig::default()
-            };
-            simulators.push(Simulator::start(config).await.context("a simulated ComfyUI did not start")?);
-        }
-        Ok(Self(simulators))
-    }
-
-    /// Where they answer.
-    pub(crate) fn urls(&self) -> Vec<String> {
-        self.0.iter().map(Simulator::url).collect()
-    }
-
-    /// What they are called as workers.
-    pub(crate) fn workers(&self) -> Vec<WorkerId> {
-        let host = host_id();
-        self.urls().iter().filter_map(|url| worker_id_for(url, &host).ok()).collect()
-    }
-
-    /// Stops them.
-    pub(crate) async fn stop(self) {
-        for simulator in self.0 {
-            simulator.shutdown().await;
-        }
-    }
-}
 
 /// Every worker of the settings, and of the simulators. `name` replaces the usual id when there is one worker.
 pub(crate) fn worker_configs(

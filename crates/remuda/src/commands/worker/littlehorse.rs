@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::commands::BadInput;
 use crate::config::Settings;
-use crate::instance::{Owner, Simulators, comfyui_limits, result_limits, worker_configs};
+use crate::instance::{OR_SIMULATE, Owner, Simulators, comfyui_limits, result_limits, worker_configs};
 use crate::process::Process;
 use crate::stop::Stop;
 use crate::ui;
@@ -269,9 +269,10 @@ fn workers(settings: &Settings, simulators: &Simulators) -> anyhow::Result<Vec<W
     let littlehorse = &settings.littlehorse;
     let mut workers = worker_configs(settings, simulators, settings.worker.id.as_deref())?;
     if workers.is_empty() {
-        let message =
-            "no ComfyUI to work with: set COMFYUI_BASE_URL, give one with --comfyui URL, or try --sim 1";
-        return Err(BadInput(message.to_owned()).into());
+        let message = format!(
+            "no ComfyUI to work with: set COMFYUI_BASE_URL, give one with --comfyui URL{OR_SIMULATE}"
+        );
+        return Err(BadInput(message).into());
     }
     for worker in &mut workers {
         worker.client = comfyui::Client::builder(&worker.spec.endpoint)

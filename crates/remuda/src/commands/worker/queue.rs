@@ -13,7 +13,7 @@ use remuda_runner::source::{GatewaySource, QueueSource, Source, SourceError};
 use remuda_store::Store;
 
 use crate::config::{QueueLink, Settings};
-use crate::instance::{Owner, Simulators, herd_options, open_files, open_store, worker_configs};
+use crate::instance::{OR_SIMULATE, Owner, Simulators, herd_options, open_files, open_store, worker_configs};
 use crate::process::Process;
 use crate::stop::Stop;
 use crate::ui;
@@ -38,10 +38,7 @@ pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyho
     let from = link.to_string();
     let simulators = Simulators::start(settings.workers.sim).await?;
     let workers = worker_configs(&settings, &simulators, settings.worker.id.as_deref())?;
-    anyhow::ensure!(
-        !workers.is_empty(),
-        "no ComfyUI to work with: give one with --comfyui URL, or try --sim 1"
-    );
+    anyhow::ensure!(!workers.is_empty(), "no ComfyUI to work with: give one with --comfyui URL{OR_SIMULATE}");
     let herd = Herd::start(source, process.equip(herd_options(owner.id, None, lease, &settings)));
     let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
     for worker in workers {

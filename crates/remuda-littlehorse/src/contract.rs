@@ -19,7 +19,7 @@ pub const OPTIONS: &str = "options";
 /// The longest pause between two tries to reach the server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// So often it is said that the server is still away.
+/// How often it is said that the server is still away.
 const REMINDER: Duration = Duration::from_secs(60);
 
 type Fits = fn(&TaskDef) -> Option<Contract>;

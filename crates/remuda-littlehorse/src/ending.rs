@@ -1,9 +1,9 @@
-//! From the end of a job to what the server is told, and with it to whether the task is tried again.
+//! From the end of a task to what the server is told, and with it to whether the task is tried again.
 
 use littlehorse::{Ending, Value};
 use remuda_core::transition::Ending as Ended;
 use remuda_core::{Failure, FailureClass, JsonText, TaskResult};
-use remuda_runner::source::journal::{Job, JobEnding};
+use remuda_runner::source::foreign::{Delivery, DeliveryEnding};
 use serde_json::json;
 
 use crate::output::{self, Places};
@@ -21,28 +21,28 @@ pub(crate) const NO_OUTPUTS: &str = "comfyui-no-outputs";
 /// Content of an exception that is longer is left out: the whole report must stay below the server's limit.
 const LONGEST_CONTENT: usize = 64 << 10;
 
-/// So much of a message is told.
+/// How much of a message is told.
 const LONGEST_MESSAGE: usize = 4 << 10;
 
-/// A result of so many bytes is not sent.
+/// A result of more bytes than this is not sent.
 const LONGEST_OUTPUT: usize = 800 << 10;
 
 /// What the server is told.
-pub(crate) fn of(job: &Job, ended: &JobEnding, places: &Places) -> Ending {
+pub(crate) fn of(delivery: &Delivery, ended: &DeliveryEnding, places: &Places) -> Ending {
     match ended {
-        JobEnding::Ended(Ended::Completed { result, .. }) => completed(job, result, places),
-        JobEnding::Ended(Ended::Failed { failure, .. }) => failed(failure),
-        JobEnding::Ended(Ended::Cancelled) => retry("the prompt was cancelled"),
-        JobEnding::Refused(words) => refusal::from_json(words),
-        JobEnding::CalledOff { reason, retry: true } => retry(reason),
-        JobEnding::CalledOff { reason, retry: false } => {
+        DeliveryEnding::Ended(Ended::Completed { result, .. }) => completed(delivery, result, places),
+        DeliveryEnding::Ended(Ended::Failed { failure, .. }) => failed(failure),
+        DeliveryEnding::Ended(Ended::Cancelled) => retry("the prompt was cancelled"),
+        DeliveryEnding::Refused(words) => refusal::from_json(words),
+        DeliveryEnding::CalledOff { reason, retry: true } => retry(reason),
+        DeliveryEnding::CalledOff { reason, retry: false } => {
             exception(REJECTED, reason, json!({ "message": cut(reason) }))
         }
     }
 }
 
-fn completed(job: &Job, result: &TaskResult, places: &Places) -> Ending {
-    let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
+fn completed(delivery: &Delivery, result: &TaskResult, places: &Places) -> Ending {
+    let prompt_id = delivery.prompt();
     let outputs = match output::outputs(result, places) {
         Ok(outputs) => outputs,
         Err(nothing) => {
@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
 
-    fn job() -> Job {
-        Job {
+    fn delivery() -> Delivery {
+        Delivery {
             key: "run/0-1".into(),
             attempt: 0,
             prompt_id: Uuid::from_u128(1),
@@ -160,13 +160,13 @@ mod tests {
         }
     }
 
-    fn told(ended: JobEnding) -> Ending {
-        of(&job(), &ended, &Places::Folder("/out".into()))
+    fn told(ended: DeliveryEnding) -> Ending {
+        of(&delivery(), &ended, &Places::Folder("/out".into()))
     }
 
     fn failure(class: FailureClass) -> Ending {
         let failure = Failure::new(class, "it did not go well");
-        told(JobEnding::Ended(Ended::Failed { failure, partial: None }))
+        told(DeliveryEnding::Ended(Ended::Failed { failure, partial: None }))
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
                 details: Some(json!({"status": status}).into()),
                 ..Failure::new(class, "it was not taken")
             };
-            match told(JobEnding::Ended(Ended::Failed { failure, partial: None })) {
+            match told(DeliveryEnding::Ended(Ended::Failed { failure, partial: None })) {
                 Ending::Failed { .. } => assert!(again, "{status}"),
                 Ending::Exception { name, .. } => assert!(!again && name == REJECTED, "{status}"),
                 other => panic!("{status}: {other:?}"),
@@ -213,7 +213,7 @@ mod tests {
             node_id: Some("4".into()),
             details: Some(json!({"error": {"type": "x"}, "node_errors": {"4": {"errors": []}}}).into()),
         };
-        let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
+        let ended = told(DeliveryEnding::Ended(Ended::Failed { failure, partial: None }));
         let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
         assert_eq!(name, "comfyui-prompt-rejected");
         let content: serde_json::Value = serde_json::from_str(&content).unwrap();
@@ -235,7 +235,7 @@ mod tests {
                 .into(),
             ),
         };
-        let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
+        let ended = told(DeliveryEnding::Ended(Ended::Failed { failure, partial: None }));
         let Ending::Exception { name, content: Value::JsonObj(content), .. } = ended else { panic!() };
         assert_eq!(name, "comfyui-execution-failed");
         let content: serde_json::Value = serde_json::from_str(&content).unwrap();
@@ -249,9 +249,10 @@ mod tests {
     fn a_result_names_the_id_that_comfyui_has() {
         let result =
             TaskResult { outputs: json!({"5": {"text": ["hello"]}}).into(), ..TaskResult::default() };
-        let ended = JobEnding::Ended(Ended::Completed { result, gpu_ms: None });
-        let job = Job { sent_as: Some(Uuid::from_u128(2)), ..job() };
-        let Ending::Success(Value::JsonObj(json)) = of(&job, &ended, &Places::Folder("/out".into())) else {
+        let ended = DeliveryEnding::Ended(Ended::Completed { result, gpu_ms: None });
+        let delivery = Delivery { sent_as: Some(Uuid::from_u128(2)), ..delivery() };
+        let Ending::Success(Value::JsonObj(json)) = of(&delivery, &ended, &Places::Folder("/out".into()))
+        else {
             panic!()
         };
         assert_eq!(json, format!(r#"{{"prompt_id":"{}","outputs":[]}}"#, Uuid::from_u128(2)));
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn nothing_is_an_exception() {
-        let ended = JobEnding::Ended(Ended::Completed { result: TaskResult::default(), gpu_ms: None });
+        let ended = DeliveryEnding::Ended(Ended::Completed { result: TaskResult::default(), gpu_ms: None });
         let Ending::Exception { name, message, .. } = told(ended) else { panic!() };
         assert_eq!(name, "comfyui-no-outputs");
         assert!(message.contains("no outputs"), "{message}");
@@ -273,7 +274,7 @@ mod tests {
             node_id: Some("4".into()),
             details: Some(json!({"node_errors": "x".repeat(100_000)}).into()),
         };
-        let ended = told(JobEnding::Ended(Ended::Failed { failure, partial: None }));
+        let ended = told(DeliveryEnding::Ended(Ended::Failed { failure, partial: None }));
         let Ending::Exception { message, content: Value::JsonObj(content), .. } = ended else { panic!() };
         assert!(message.len() < 5_000 && content.len() < 200, "{} {}", message.len(), content.len());
         assert!(content.contains("left_out_bytes"), "{content}");
@@ -290,7 +291,8 @@ mod tests {
             sha256: remuda_core::Sha256([0; 32]),
         });
         let result = TaskResult { files: files.collect(), ..TaskResult::default() };
-        let Ending::BadOutput { message } = told(JobEnding::Ended(Ended::Completed { result, gpu_ms: None }))
+        let Ending::BadOutput { message } =
+            told(DeliveryEnding::Ended(Ended::Completed { result, gpu_ms: None }))
         else {
             panic!()
         };
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_was_called_off_may_be_tried_again_unless_it_was_not_possible() {
-        let off = |retry| told(JobEnding::CalledOff { reason: "the worker is stopping".into(), retry });
+        let off = |retry| told(DeliveryEnding::CalledOff { reason: "the worker is stopping".into(), retry });
         assert_eq!(off(true), Ending::Failed { message: "the worker is stopping".into() });
         assert!(matches!(off(false), Ending::Exception { name, .. } if name == REJECTED));
     }

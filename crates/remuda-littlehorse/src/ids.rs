@@ -11,7 +11,7 @@ pub const NAMESPACE: Uuid = Uuid::from_u128(0x5215_0f87_d295_5a43_a824_acdf_783b
 /// The tenant of a server that nobody named one to.
 const DEFAULT_TENANT: &str = "default";
 
-/// So many attempts before the present one are looked for by their second ids.
+/// How many attempts before the present one are looked for by their second ids.
 const EARLIER: i32 = 8;
 
 /// The ids of a piece of work.

@@ -4,10 +4,10 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use littlehorse::{Delivery, Error, Health, Host, Intake};
+use littlehorse::{Delivery as Scheduled, Error, Health, Host, Intake};
 use tokio::time::Instant;
 
-/// A task that had work waiting the last time is asked alone for so long. Both asked at once would both deliver, and one
+/// A task that had work waiting the last time is asked alone for this long. Both asked at once would both deliver, and one
 /// of the deliveries would wait here while its timeout runs.
 const SOON: Duration = Duration::from_millis(50);
 
@@ -73,7 +73,7 @@ impl Intakes {
     }
 
     /// Waits for a task of either kind. A call that is dropped takes nothing.
-    pub(crate) async fn take(&self) -> Result<(Delivery, Kind), Error> {
+    pub(crate) async fn take(&self) -> Result<(Scheduled, Kind), Error> {
         let Some(with_options) = &self.with_options else {
             return Ok((self.plain.take().await?, Kind::Plain));
         };
@@ -108,15 +108,15 @@ impl Intakes {
     }
 
     /// Puts back a task that was taken and is not begun; returns it once nobody asks any more.
-    pub(crate) fn put_back(&self, delivery: Delivery, kind: Kind) -> Option<Delivery> {
+    pub(crate) fn put_back(&self, scheduled: Scheduled, kind: Kind) -> Option<Scheduled> {
         match (&self.with_options, kind) {
-            (Some(with_options), Kind::WithOptions) => with_options.put_back(delivery),
-            _ => self.plain.put_back(delivery),
+            (Some(with_options), Kind::WithOptions) => with_options.put_back(scheduled),
+            _ => self.plain.put_back(scheduled),
         }
     }
 
     /// Stops asking; what still arrived meanwhile is returned.
-    pub(crate) async fn close(&self) -> Vec<Delivery> {
+    pub(crate) async fn close(&self) -> Vec<Scheduled> {
         let rest = async {
             match &self.with_options {
                 Some(intake) => intake.close().await,
@@ -187,7 +187,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// Asks so often, with so much work waiting; who delivered, and how often both were asked at once.
+    /// Asks this often, with this work waiting; who delivered, and how often both were asked at once.
     fn ask(turns: &mut Turns, times: usize, work: [bool; 2]) -> (Vec<Kind>, usize) {
         let has = |kind| work[usize::from(kind == Kind::WithOptions)];
         let mut both = 0;

@@ -7,7 +7,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use comfyui::Workflow;
 use littlehorse::{Ending, Input, Value};
-use remuda_runner::source::journal::{JobFile, SinkFolder};
+use remuda_runner::source::foreign::{AttachedFile, SinkFolder};
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
 
@@ -17,7 +17,7 @@ pub(crate) const FOLDER_REFUSED: &str = "comfyui-folder-refused";
 /// The longest time limit, in seconds.
 const LONGEST_TIMEOUT: f64 = 31_536_000.0;
 
-/// So many files may come with one task.
+/// How many files may come with one task.
 const MOST_FILES: usize = 64;
 
 /// The longest name of a file, in bytes.
@@ -33,7 +33,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TaskOptions {
     pub(crate) timeout_s: Option<u32>,
-    pub(crate) files: Vec<JobFile>,
+    pub(crate) files: Vec<AttachedFile>,
     pub(crate) folder: Option<SinkFolder>,
     /// As they came, if they did: other options are other work.
     pub(crate) text: Option<String>,
@@ -90,7 +90,7 @@ fn timeout(options: &Map<String, serde_json::Value>) -> Result<Option<u32>, Stri
     }
 }
 
-fn files(options: &Map<String, serde_json::Value>, workflow: &RawValue) -> Result<Vec<JobFile>, String> {
+fn files(options: &Map<String, serde_json::Value>, workflow: &RawValue) -> Result<Vec<AttachedFile>, String> {
     let list = match given(options, "files") {
         None => return Ok(Vec::new()),
         Some(serde_json::Value::Array(list)) => list,
@@ -101,7 +101,7 @@ fn files(options: &Map<String, serde_json::Value>, workflow: &RawValue) -> Resul
     }
     let workflow = Workflow::from_raw(workflow.to_owned()).map_err(|error| error.to_string())?;
     let index = workflow.index();
-    let mut files: Vec<JobFile> = Vec::with_capacity(list.len());
+    let mut files: Vec<AttachedFile> = Vec::with_capacity(list.len());
     let mut taken = HashSet::new();
     for (n, entry) in list.iter().enumerate() {
         let file = file(entry, n)?;
@@ -118,7 +118,7 @@ fn files(options: &Map<String, serde_json::Value>, workflow: &RawValue) -> Resul
     Ok(files)
 }
 
-fn file(entry: &serde_json::Value, n: usize) -> Result<JobFile, String> {
+fn file(entry: &serde_json::Value, n: usize) -> Result<AttachedFile, String> {
     let Some(entry) = entry.as_object() else { return Err(format!("files[{n}] is no object")) };
     known(entry, &format!("files[{n}]."), &["node_id", "input", "filename", "base64"])?;
     let text = |name: &str| match given(entry, name) {
@@ -146,7 +146,7 @@ fn file(entry: &serde_json::Value, n: usize) -> Result<JobFile, String> {
     if bytes.is_empty() {
         return Err(format!("files[{n}].base64 is empty"));
     }
-    Ok(JobFile {
+    Ok(AttachedFile {
         node_id: text("node_id")?.to_owned(),
         input: text("input")?.to_owned(),
         filename: filename.to_owned(),

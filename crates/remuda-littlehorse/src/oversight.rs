@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use littlehorse::proto::{TaskRun, TaskStatus};
-use remuda_runner::source::journal::Over;
+use remuda_runner::source::foreign::Withdrawn;
 
 /// The first look comes so late that most short renders are over before it.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
@@ -23,14 +23,14 @@ pub(crate) enum Look {
     /// The attempt is this worker's.
     Ours,
     /// It is not, or not any more.
-    Over(Over),
+    Withdrawn(Withdrawn),
 }
 
 /// Judges what the server knows of a task whose attempt `attempt` was handed to the worker `me`.
 pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
     let number = usize::try_from(attempt).unwrap_or_default();
     let Some(ours) = run.attempts.get(number) else {
-        return Look::Over(Over::Done("the server does not know this attempt any more".to_owned()));
+        return Look::Withdrawn(Withdrawn::Done("the server does not know this attempt any more".to_owned()));
     };
     // What was just handed out may still look as if it waited.
     if is_open(ours.status) {
@@ -39,14 +39,18 @@ pub(crate) fn judge(run: &TaskRun, attempt: i32, me: &str) -> Look {
     let newest = run.attempts.last().filter(|_| run.attempts.len() > number + 1);
     match newest {
         Some(newest) => match status(newest.status) {
-            Some(TaskStatus::TaskRunning) if newest.task_worker_id == me => Look::Over(Over::Superseded),
-            Some(TaskStatus::TaskRunning) => Look::Over(Over::Elsewhere),
-            Some(TaskStatus::TaskScheduled | TaskStatus::TaskPending) => Look::Over(Over::Superseded),
+            Some(TaskStatus::TaskRunning) if newest.task_worker_id == me => {
+                Look::Withdrawn(Withdrawn::Superseded)
+            }
+            Some(TaskStatus::TaskRunning) => Look::Withdrawn(Withdrawn::Elsewhere),
+            Some(TaskStatus::TaskScheduled | TaskStatus::TaskPending) => {
+                Look::Withdrawn(Withdrawn::Superseded)
+            }
             // All so far are over, and another one will come.
-            _ if is_open(run.status) => Look::Over(Over::Superseded),
+            _ if is_open(run.status) => Look::Withdrawn(Withdrawn::Superseded),
             _ => closed(run),
         },
-        None if is_open(run.status) => Look::Over(Over::Superseded),
+        None if is_open(run.status) => Look::Withdrawn(Withdrawn::Superseded),
         None => closed(run),
     }
 }
@@ -64,9 +68,9 @@ fn closed(run: &TaskRun) -> Look {
     let mut all = run.attempts.iter().map(|attempt| attempt.status).chain([run.status]);
     // Its files are where ours are: ours may be those, when this process was killed right after it had told its end.
     if all.any(|number| status(number) == Some(TaskStatus::TaskSuccess)) {
-        return Look::Over(Over::Done(format!("LittleHorse has its result ({word})")));
+        return Look::Withdrawn(Withdrawn::Done(format!("LittleHorse has its result ({word})")));
     }
-    Look::Over(Over::Unwanted(format!("LittleHorse has given the task up ({word})")))
+    Look::Withdrawn(Withdrawn::Unwanted(format!("LittleHorse has given the task up ({word})")))
 }
 
 fn status(number: i32) -> Option<TaskStatus> {
@@ -121,11 +125,11 @@ mod tests {
 
     #[test]
     fn after_its_timeout_another_attempt_may_come() {
-        let superseded = Look::Over(Over::Superseded);
+        let superseded = Look::Withdrawn(Withdrawn::Superseded);
         assert_eq!(look(TaskRunning, &[(TaskTimeout, "me"), (TaskScheduled, "")], 0), superseded);
         assert_eq!(look(TaskPending, &[(TaskTimeout, "me")], 0), superseded, "it waits for its delay");
         assert_eq!(look(TaskRunning, &[(TaskTimeout, "me"), (TaskRunning, "me")], 0), superseded);
-        let elsewhere = Look::Over(Over::Elsewhere);
+        let elsewhere = Look::Withdrawn(Withdrawn::Elsewhere);
         assert_eq!(look(TaskRunning, &[(TaskTimeout, "me"), (TaskRunning, "other")], 0), elsewhere);
     }
 
@@ -143,7 +147,7 @@ mod tests {
     #[test]
     fn while_the_task_is_open_another_attempt_will_come() {
         let over = [(TaskTimeout, "me"), (TaskTimeout, "me")];
-        assert_eq!(look(TaskPending, &over, 0), Look::Over(Over::Superseded));
+        assert_eq!(look(TaskPending, &over, 0), Look::Withdrawn(Withdrawn::Superseded));
     }
 
     #[test]
@@ -153,7 +157,10 @@ mod tests {
             (TaskFailed, &[(TaskTimeout, "me"), (TaskFailed, "other")]),
             (TaskException, &[(TaskException, "me")]),
         ] {
-            assert!(matches!(look(of, attempts, 0), Look::Over(Over::Unwanted(_))), "{of:?} {attempts:?}");
+            assert!(
+                matches!(look(of, attempts, 0), Look::Withdrawn(Withdrawn::Unwanted(_))),
+                "{of:?} {attempts:?}"
+            );
         }
     }
 
@@ -166,7 +173,10 @@ mod tests {
             // Not known at all.
             (TaskRunning, &[]),
         ] {
-            assert!(matches!(look(of, attempts, 0), Look::Over(Over::Done(_))), "{of:?} {attempts:?}");
+            assert!(
+                matches!(look(of, attempts, 0), Look::Withdrawn(Withdrawn::Done(_))),
+                "{of:?} {attempts:?}"
+            );
         }
     }
 

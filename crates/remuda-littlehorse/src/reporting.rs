@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use littlehorse::{Ending, Error, Heard, Host, Report};
-use remuda_runner::source::journal::{Job, JobEnding, Reported};
+use remuda_runner::source::foreign::{Delivery, DeliveryEnding, Reported};
 use remuda_runner::source::{Result, SourceError};
 
-use crate::employer::{LittleHorse, now};
+use crate::delivery::Cookie;
 use crate::ending;
-use crate::job::Cookie;
 use crate::oversight::{self, Look};
+use crate::queue::{LittleHorse, now};
 
 /// Input, output and log of a task together stay below this many bytes: the server's limit is 1,047,000.
 const LARGEST_RECORD: usize = 900_000;
@@ -59,9 +59,9 @@ impl LittleHorse {
     /// Tells the server how a task ended, once.
     pub(crate) async fn send(
         &self,
-        job: &Job,
+        delivery: &Delivery,
         cookie: &Cookie,
-        ended: &JobEnding,
+        ended: &DeliveryEnding,
         whole: &Ending,
     ) -> Result<Reported> {
         let mut size = Size::Whole;
@@ -69,12 +69,14 @@ impl LittleHorse {
         let mut waited = Duration::ZERO;
         loop {
             let report = match size {
-                Size::Whole => self.build(job, cookie, whole, true),
-                Size::WithoutLog => self.build(job, cookie, whole, false),
-                Size::Notice => self.build(job, cookie, &ending::too_large(outputs(ended), bytes), false),
+                Size::Whole => self.build(delivery, cookie, whole, true),
+                Size::WithoutLog => self.build(delivery, cookie, whole, false),
+                Size::Notice => {
+                    self.build(delivery, cookie, &ending::too_large(outputs(ended), bytes), false)
+                }
             };
             bytes = report.size();
-            let error = match self.try_send(job, cookie, &report).await {
+            let error = match self.try_send(delivery, cookie, &report).await {
                 Ok(Heard::Yes) => return Ok(Reported::Heard),
                 Ok(Heard::TooLate) => return Ok(Reported::TooLate),
                 Err(error) => error,
@@ -100,12 +102,12 @@ impl LittleHorse {
                 }
                 _ => {}
             }
-            match self.standing(job, cookie, &error).await {
-                Standing::Over => return Ok(Reported::TooLate),
+            match self.standing(delivery, cookie, &error).await {
+                Standing::Withdrawn => return Ok(Reported::TooLate),
                 Standing::Wanted if matches!(error, Error::Unavailable { .. }) && size != Size::Notice => {
                     let unheard = self
                         .notes
-                        .of(&job.key, |notes| notes.unheard.is_wanted(bytes).then_some(notes.unheard));
+                        .of(&delivery.key, |notes| notes.unheard.is_wanted(bytes).then_some(notes.unheard));
                     match (unheard, size) {
                         (Some(_), Size::Whole) => size = Size::WithoutLog,
                         (Some(unheard), _) if unheard.wanted >= Unheard::GIVEN_UP => size = Size::Notice,
@@ -117,27 +119,27 @@ impl LittleHorse {
         }
     }
 
-    /// The report of a job.
-    fn build(&self, job: &Job, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
+    /// The report of a task.
+    fn build(&self, delivery: &Delivery, cookie: &Cookie, ending: &Ending, log: bool) -> Report {
         let (text, stored) =
-            self.notes.of(&job.key, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
+            self.notes.of(&delivery.key, |notes| (notes.log.with(&now(), &last_line(ending)), notes.stored));
         // The server keeps input, output and log in one record, and drops the record when it is too large.
-        let fits = input_size(job) + text.len() + about(ending) < LARGEST_RECORD;
+        let fits = input_size(delivery) + text.len() + about(ending) < LARGEST_RECORD;
         let text = (log && fits).then_some(text.as_str());
         // What this process has left in an earlier attempt, the later one has observed: it is not counted twice.
-        Report::new(&cookie.task_run(), job.attempt, ending, text)
+        Report::new(&cookie.task_run(), delivery.attempt, ending, text)
             .with_checkpoints(cookie.observed.max(stored))
     }
 
     /// Once to who delivered it; to the others when that one is away, and first to another after each try in vain.
     async fn try_send(
         &self,
-        job: &Job,
+        delivery: &Delivery,
         cookie: &Cookie,
         report: &Report,
     ) -> std::result::Result<Heard, Error> {
         let mut hosts = hosts(cookie.host(), self.client.bootstrap(), self.assigned());
-        let tries = self.notes.of(&job.key, |notes| {
+        let tries = self.notes.of(&delivery.key, |notes| {
             notes.unheard.tries += 1;
             notes.unheard.tries - 1
         });
@@ -154,23 +156,23 @@ impl LittleHorse {
     }
 
     /// Whether a report that was not taken is still wanted.
-    async fn standing(&self, job: &Job, cookie: &Cookie, error: &Error) -> Standing {
+    async fn standing(&self, delivery: &Delivery, cookie: &Cookie, error: &Error) -> Standing {
         // Without a token nothing else can be asked, either.
         if matches!(error, Error::Token { .. }) {
             return Standing::Unknown;
         }
         let me = &self.client.config().worker_id;
         match self.client.get_task_run(&cookie.task_run()).await {
-            Ok(run) if oversight::judge(&run, job.attempt, me) == Look::Ours => Standing::Wanted,
-            Ok(_) | Err(Error::NotFound { .. }) => Standing::Over,
+            Ok(run) if oversight::judge(&run, delivery.attempt, me) == Look::Ours => Standing::Wanted,
+            Ok(_) | Err(Error::NotFound { .. }) => Standing::Withdrawn,
             Err(_) => Standing::Unknown,
         }
     }
 }
 
 /// Writes into the worker's own log how a task ended, now that the server knows it.
-pub(crate) fn tell(job: &Job, ending: &Ending, reported: Reported, took: Option<Duration>) {
-    let (task, attempt) = (&job.key, job.attempt);
+pub(crate) fn tell(delivery: &Delivery, ending: &Ending, reported: Reported, took: Option<Duration>) {
+    let (task, attempt) = (&delivery.key, delivery.attempt);
     let took_s = took.map(|took| took.as_secs_f64());
     match (reported, ending) {
         (Reported::TooLate, _) => {
@@ -208,7 +210,7 @@ enum Standing {
     /// It waits for its report.
     Wanted,
     /// It is over: nobody waits, or the report was heard and its answer lost.
-    Over,
+    Withdrawn,
     /// That could not be asked.
     Unknown,
 }
@@ -250,9 +252,9 @@ fn last_line(ending: &Ending) -> String {
 }
 
 /// About how many bytes its input takes at the server, where files are base64.
-fn input_size(job: &Job) -> usize {
-    let files = job.files.iter().map(|file| file.bytes.len().div_ceil(3) * 4 + 100);
-    job.workflow.get().len() + files.sum::<usize>()
+fn input_size(delivery: &Delivery) -> usize {
+    let files = delivery.files.iter().map(|file| file.bytes.len().div_ceil(3) * 4 + 100);
+    delivery.workflow.get().len() + files.sum::<usize>()
 }
 
 /// About how many bytes it takes at the server.
@@ -266,10 +268,10 @@ fn about(ending: &Ending) -> usize {
     }
 }
 
-fn outputs(ended: &JobEnding) -> usize {
+fn outputs(ended: &DeliveryEnding) -> usize {
     match ended {
-        JobEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
-        JobEnding::CalledOff { .. } | JobEnding::Refused(_) => 0,
+        DeliveryEnding::Ended(ended) => ended.result().map_or(0, |result| result.files.len()),
+        DeliveryEnding::CalledOff { .. } | DeliveryEnding::Refused(_) => 0,
     }
 }
 

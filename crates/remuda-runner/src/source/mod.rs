@@ -12,8 +12,8 @@ use remuda_core::{
 };
 use remuda_store::{Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply};
 
+pub mod foreign;
 mod gateway;
-pub mod journal;
 mod queue;
 
 pub use gateway::GatewaySource;
@@ -40,6 +40,18 @@ pub enum SourceError {
     /// It refuses, and will again: a wrong key, a file that is too large, a file that is not there.
     #[error("{0}")]
     Refused(String),
+}
+
+/// What a failed request to a file store means to a runner.
+fn from_files(error: remuda_files::Error) -> SourceError {
+    use remuda_files::Error;
+    match error {
+        // The stream from ComfyUI broke, or the file store is away or full.
+        Error::Source(_) | Error::Unavailable { .. } | Error::Full { .. } | Error::Other { .. } => {
+            SourceError::Unavailable(error.to_string())
+        }
+        _ => SourceError::Refused(error.to_string()),
+    }
 }
 
 /// A file that a task left, on its way to the file store.
@@ -117,7 +129,7 @@ pub trait Source: fmt::Debug + Send + Sync + 'static {
     /// ComfyUI has taken it. Best effort, as frames are.
     fn sent(&self, _lease: LeaseRef) {}
 
-    /// So many prompts run or wait before it at ComfyUI. Best effort, as frames are.
+    /// How many prompts run or wait before it at ComfyUI. Best effort, as frames are.
     fn queued(&self, _lease: LeaseRef, _ahead: usize) {}
 
     /// Passes a live frame on. Best effort: never waits, and may drop it.

@@ -14,7 +14,7 @@ use remuda_store::{
     Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError, Store,
 };
 
-use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError};
+use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError, from_files};
 use remuda_frames::{Frame, FrameHub};
 use remuda_preflight::Preflight;
 
@@ -61,17 +61,6 @@ fn from_store(error: StoreError) -> SourceError {
         // A full disk, a lock, a restart of the database: all may pass. Also what looks corrupt: nothing is gained by
         // dropping a result because of it.
         _ => SourceError::Unavailable(error.to_string()),
-    }
-}
-
-fn from_files(error: remuda_files::Error) -> SourceError {
-    use remuda_files::Error;
-    match error {
-        // The stream from ComfyUI broke, or the file store is away or full.
-        Error::Source(_) | Error::Unavailable { .. } | Error::Full { .. } | Error::Other { .. } => {
-            SourceError::Unavailable(error.to_string())
-        }
-        _ => SourceError::Refused(error.to_string()),
     }
 }
 

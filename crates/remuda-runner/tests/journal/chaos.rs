@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use remuda_runner::source::journal::Job;
+use remuda_runner::source::foreign::Delivery;
 
 use super::rig::*;
 
@@ -18,64 +18,65 @@ impl Chance {
 }
 
 #[tokio::test]
-async fn whatever_is_killed_or_away_every_job_is_rendered_once_and_reported() {
+async fn whatever_is_killed_or_away_every_task_is_rendered_once_and_reported() {
     let (mut rig, one, two) = (Rig::new(), sim().await, sim().await);
     rig.slots = 3;
     let mut chance = Chance(7);
-    let mut jobs: Vec<Job> =
-        (0..24).map(|n| job(&format!("job{n}"), &long(0.1 + chance.below(4) as f64 / 10.0))).collect();
+    let mut deliveries: Vec<Delivery> =
+        (0..24).map(|n| delivery(&format!("task{n}"), &long(0.1 + chance.below(4) as f64 / 10.0))).collect();
     let mut process = rig.start(&[&one, &two]).await;
-    for job in &jobs {
-        rig.boss.give(job);
+    for delivery in &deliveries {
+        rig.queue.give(delivery);
     }
     let reported = |rig: &Rig| {
-        rig.boss
+        rig.queue
             .reports()
             .into_iter()
-            .map(|(job, ending)| {
+            .map(|(delivery, ending)| {
                 result(&ending);
-                job.key
+                delivery.key
             })
             .collect::<BTreeSet<_>>()
     };
     let since = Instant::now();
     for round in 0_u64.. {
         let done = reported(&rig).len();
-        if done == jobs.len() {
+        if done == deliveries.len() {
             break;
         }
-        assert!(since.elapsed() < BOUND, "{done} of {} were reported", jobs.len());
+        assert!(since.elapsed() < BOUND, "{done} of {} were reported", deliveries.len());
         match chance.below(4) {
             // Where a process does not come up between two kills, nothing would ever end.
             0 if round < 60 => {
                 process.kill();
                 process = rig.start(&[&one, &two]).await;
             }
-            1 => rig.boss.away(true),
-            _ => rig.boss.away(false),
+            1 => rig.queue.away(true),
+            _ => rig.queue.away(false),
         }
-        // A job that was handed out and not reported is handed out again after a while.
-        if rig.boss.waiting() == 0 {
-            rig.boss.away(false);
+        // A task that was handed out and not reported is handed out again after a while.
+        if rig.queue.waiting() == 0 {
+            rig.queue.away(false);
             let done = reported(&rig);
-            let open: Vec<usize> = (0..jobs.len()).filter(|n| !done.contains(&jobs[*n].key)).collect();
+            let open: Vec<usize> =
+                (0..deliveries.len()).filter(|n| !done.contains(&deliveries[*n].key)).collect();
             if !open.is_empty() {
                 let n = open[usize::try_from(chance.below(open.len() as u64)).unwrap()];
-                jobs[n] = again(&jobs[n], jobs[n].attempt + 1);
-                rig.boss.give(&jobs[n]);
+                deliveries[n] = again(&deliveries[n], deliveries[n].attempt + 1);
+                rig.queue.give(&deliveries[n]);
             }
         }
         // Long enough for something to happen, short enough to be in the midst of it.
         tokio::time::sleep(Duration::from_millis(100 + chance.below(400))).await;
     }
-    rig.boss.away(false);
+    rig.queue.away(false);
     assert_eq!(process.stop().await, 0);
     assert!(rig.journal().is_empty(), "{:?}", rig.journal());
     let mut executions = one.stats().by_graph;
     for (graph, times) in two.stats().by_graph {
         *executions.entry(graph).or_default() += times;
     }
-    assert_eq!(executions.len(), jobs.len());
+    assert_eq!(executions.len(), deliveries.len());
     assert!(executions.values().all(|times| *times == 1), "{executions:?}");
     one.shutdown().await;
     two.shutdown().await;

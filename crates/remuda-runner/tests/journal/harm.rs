@@ -1,31 +1,31 @@
-//! Tasks that bring processes down. Nobody but the process itself counts how often: its employer does not.
+//! Tasks that bring processes down. Nobody but the process itself counts how often: its queue does not.
 
 use remuda_core::FailureClass;
 use remuda_core::transition::Ending;
 use remuda_pool::{HarmBook, Incident, IncidentKind};
-use remuda_runner::source::journal::{Job, JobEnding};
+use remuda_runner::source::foreign::{Delivery, DeliveryEnding};
 
 use super::rig::*;
 
-/// What a process finds after it died in the middle of work on a job's graph.
-fn death(of: &Job, at_us: i64) -> Incident {
+/// What a process finds after it died in the middle of work on a task's graph.
+fn death(of: &Delivery, at_us: i64) -> Incident {
     Incident { task: of.task().0, kind: IncidentKind::Death, what: "editing a graph".to_owned(), at_us }
 }
 
 #[tokio::test]
-async fn a_job_that_brought_the_process_down_twice_is_not_begun_again() {
+async fn a_task_that_brought_the_process_down_twice_is_not_begun_again() {
     let (mut rig, sim) = (Rig::new(), sim().await);
     let data = tempfile::tempdir().unwrap();
-    let (harmful, unlucky) = (job("harmful", &picture()), job("unlucky", &picture()));
+    let (harmful, unlucky) = (delivery("harmful", &picture()), delivery("unlucky", &picture()));
     // One process after the other writes down why it died.
     HarmBook::open(data.path()).unwrap().add([death(&harmful, 1), death(&unlucky, 2)]).unwrap();
     HarmBook::open(data.path()).unwrap().add([death(&harmful, 3)]).unwrap();
     rig.harm = HarmBook::open(data.path()).unwrap();
     let process = rig.start(&[&sim]).await;
 
-    rig.boss.give(&harmful);
-    let (of, ending) = rig.boss.heard(1).await.remove(0);
-    let JobEnding::Ended(Ending::Failed { failure, .. }) = ending else { panic!("{ending:?}") };
+    rig.queue.give(&harmful);
+    let (of, ending) = rig.queue.heard(1).await.remove(0);
+    let DeliveryEnding::Ended(Ending::Failed { failure, .. }) = ending else { panic!("{ending:?}") };
     assert_eq!((of.key.as_str(), failure.class), ("harmful", FailureClass::Harmful));
     let details = failure.details.expect("what is known");
     let details = details.read();
@@ -35,8 +35,8 @@ async fn a_job_that_brought_the_process_down_twice_is_not_begun_again() {
     assert_eq!(known, [death(&unlucky, 2)], "what was answered for is forgotten, also on the disk");
 
     // Once is not enough: the process may have died of something else.
-    rig.boss.give(&unlucky);
-    let (of, ending) = rig.boss.heard(2).await.remove(1);
+    rig.queue.give(&unlucky);
+    let (of, ending) = rig.queue.heard(2).await.remove(1);
     assert_eq!((of.key.as_str(), result(&ending).files.len()), ("unlucky", 1));
     assert_eq!(process.stop().await, 0);
     sim.shutdown().await;

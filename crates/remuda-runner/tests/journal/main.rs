@@ -4,6 +4,7 @@
 
 mod again;
 mod away;
+mod before;
 mod chaos;
 mod harm;
 #[path = "../support/held.rs"]

@@ -1,4 +1,4 @@
-//! What the tests share: an employer made of channels, simulators, and herds with short pauses and long patience.
+//! What the tests share: a queue made of channels, simulators, and herds with short pauses and long patience.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use remuda_core::{OwnerId, TaskResult, WorkerId, WorkerSpec};
 use remuda_files::Files;
 use remuda_frames::Frame;
 use remuda_pool::HarmBook;
-use remuda_runner::source::journal::{
-    Employer, Job, JobEnding, JournalOptions, JournalSource, Over, Reported,
+use remuda_runner::source::foreign::{
+    Delivery, DeliveryEnding, ForeignOptions, ForeignQueue, ForeignSource, Reported, Withdrawn,
 };
 use remuda_runner::source::{Result, SourceError};
 use remuda_runner::{Herd, HerdOptions, Timing, WorkerConfig, host_id, worker_id_for};
@@ -33,30 +33,35 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Somebody with work.
 #[derive(Debug, Default)]
-pub(crate) struct Boss {
+pub(crate) struct TestQueue {
+    name: &'static str,
     state: Mutex<State>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    deliveries: VecDeque<Delivery>,
     asking: usize,
     most_asking: usize,
-    reports: Vec<(Job, JobEnding)>,
+    reports: Vec<(Delivery, DeliveryEnding)>,
     begun: Vec<(String, WorkerId)>,
     frames: usize,
     away: bool,
-    /// So many questions are not answered.
+    /// How many questions are still left unanswered.
     deaf: usize,
     /// Delivered again as soon as its failure is reported, before that is answered.
-    retry: Option<Job>,
-    over: HashMap<String, VecDeque<Over>>,
+    retry: Option<Delivery>,
+    over: HashMap<String, VecDeque<Withdrawn>>,
 }
 
-impl Boss {
+impl TestQueue {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        Self::named("the queue")
+    }
+
+    pub(crate) fn named(name: &'static str) -> Arc<Self> {
+        Arc::new(Self { name, ..Self::default() })
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -65,12 +70,12 @@ impl Boss {
         done
     }
 
-    pub(crate) fn give(&self, job: &Job) {
-        self.with(|state| state.jobs.push_back(job.clone()));
+    pub(crate) fn give(&self, delivery: &Delivery) {
+        self.with(|state| state.deliveries.push_back(delivery.clone()));
     }
 
-    pub(crate) fn retry_as(&self, job: &Job) {
-        self.with(|state| state.retry = Some(job.clone()));
+    pub(crate) fn retry_as(&self, delivery: &Delivery) {
+        self.with(|state| state.retry = Some(delivery.clone()));
     }
 
     pub(crate) fn deaf(&self, times: usize) {
@@ -82,7 +87,7 @@ impl Boss {
     }
 
     /// What a watch over this work returns next.
-    pub(crate) fn say(&self, key: &str, over: Over) {
+    pub(crate) fn say(&self, key: &str, over: Withdrawn) {
         self.with(|state| state.over.entry(key.to_owned()).or_default().push_back(over));
     }
 
@@ -91,7 +96,7 @@ impl Boss {
         self.with(|state| state.over.get(key).is_none_or(VecDeque::is_empty))
     }
 
-    pub(crate) fn reports(&self) -> Vec<(Job, JobEnding)> {
+    pub(crate) fn reports(&self) -> Vec<(Delivery, DeliveryEnding)> {
         self.with(|state| state.reports.clone())
     }
 
@@ -112,11 +117,11 @@ impl Boss {
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.with(|state| state.jobs.len())
+        self.with(|state| state.deliveries.len())
     }
 
-    /// Waits for so many reports.
-    pub(crate) async fn heard(&self, reports: usize) -> Vec<(Job, JobEnding)> {
+    /// Waits for this many reports.
+    pub(crate) async fn heard(&self, reports: usize) -> Vec<(Delivery, DeliveryEnding)> {
         let heard = async {
             loop {
                 let changed = self.changed.notified();
@@ -130,13 +135,13 @@ impl Boss {
         tokio::time::timeout(BOUND, heard).await.expect("reports in time")
     }
 
-    fn reports_quietly(&self) -> Vec<(Job, JobEnding)> {
+    fn reports_quietly(&self) -> Vec<(Delivery, DeliveryEnding)> {
         self.state.lock().unwrap().reports.clone()
     }
 }
 
 /// A question that is dropped is not one any more.
-struct Asking<'a>(&'a Boss);
+struct Asking<'a>(&'a TestQueue);
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
@@ -145,12 +150,12 @@ impl Drop for Asking<'_> {
 }
 
 #[async_trait]
-impl Employer for Boss {
+impl ForeignQueue for TestQueue {
     fn name(&self) -> String {
-        "the boss".to_owned()
+        self.name.to_owned()
     }
 
-    async fn next(&self) -> Result<Job> {
+    async fn next(&self) -> Result<Delivery> {
         self.with(|state| {
             state.asking += 1;
             state.most_asking = state.most_asking.max(state.asking);
@@ -164,32 +169,32 @@ impl Employer for Boss {
             None => true,
         });
         if !heard {
-            return Err(SourceError::Unavailable("the boss does not listen".to_owned()));
+            return Err(SourceError::Unavailable("the queue does not listen".to_owned()));
         }
         loop {
             let changed = self.changed.notified();
-            let job = self.state.lock().unwrap().jobs.pop_front();
-            if let Some(job) = job {
+            let delivery = self.state.lock().unwrap().deliveries.pop_front();
+            if let Some(delivery) = delivery {
                 self.changed.notify_waiters();
-                return Ok(job);
+                return Ok(delivery);
             }
             changed.await;
         }
     }
 
-    async fn report(&self, job: &Job, ending: &JobEnding) -> Result<Reported> {
+    async fn report(&self, delivery: &Delivery, ending: &DeliveryEnding) -> Result<Reported> {
         let retry = self.with(|state| {
             if state.away {
-                return Err(SourceError::Unavailable("the boss is away".to_owned()));
+                return Err(SourceError::Unavailable("the queue is away".to_owned()));
             }
-            state.reports.push((job.clone(), ending.clone()));
+            state.reports.push((delivery.clone(), ending.clone()));
             Ok(state.retry.take())
         })?;
-        if let Some(job) = retry {
-            self.give(&job);
+        if let Some(delivery) = retry {
+            self.give(&delivery);
             loop {
                 let changed = self.changed.notified();
-                if self.state.lock().unwrap().jobs.is_empty() {
+                if self.state.lock().unwrap().deliveries.is_empty() {
                     break;
                 }
                 changed.await;
@@ -198,10 +203,10 @@ impl Employer for Boss {
         Ok(Reported::Heard)
     }
 
-    async fn watch(&self, job: &Job) -> Over {
+    async fn watch(&self, delivery: &Delivery) -> Withdrawn {
         loop {
             let changed = self.changed.notified();
-            let said = self.state.lock().unwrap().over.get_mut(&job.key).and_then(VecDeque::pop_front);
+            let said = self.state.lock().unwrap().over.get_mut(&delivery.key).and_then(VecDeque::pop_front);
             if let Some(over) = said {
                 return over;
             }
@@ -209,24 +214,24 @@ impl Employer for Boss {
         }
     }
 
-    fn frame(&self, _: &Job, _: &Frame) {
+    fn frame(&self, _: &Delivery, _: &Frame) {
         self.with(|state| state.frames += 1);
     }
 
-    fn begun(&self, job: &Job, worker: &WorkerId, _: bool) {
-        self.with(|state| state.begun.push((job.key.clone(), worker.clone())));
+    fn begun(&self, delivery: &Delivery, worker: &WorkerId, _: bool) {
+        self.with(|state| state.begun.push((delivery.key.clone(), worker.clone())));
     }
 }
 
 /// One process: a journal and a herd.
 pub(crate) struct Process {
-    pub(crate) source: Arc<JournalSource>,
+    pub(crate) source: Arc<ForeignSource>,
     pub(crate) herd: Herd,
 }
 
 /// A folder that outlives processes.
 pub(crate) struct Rig {
-    pub(crate) boss: Arc<Boss>,
+    pub(crate) queue: Arc<TestQueue>,
     pub(crate) owner: OwnerId,
     pub(crate) sink: Option<Files>,
     pub(crate) slots: usize,
@@ -242,7 +247,7 @@ impl Rig {
         let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
         let dir = tempfile::tempdir().expect("a folder");
         Self {
-            boss: Boss::new(),
+            queue: TestQueue::new(),
             owner: OwnerId(Uuid::new_v4()),
             sink: None,
             slots: 1,
@@ -261,24 +266,24 @@ impl Rig {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    pub(crate) async fn open(&self, sims: &[&Simulator]) -> Result<JournalSource> {
+    pub(crate) async fn open(&self, sims: &[&Simulator]) -> Result<ForeignSource> {
         let workers = sims.iter().map(|sim| (worker_id(sim), worker(sim).client)).collect();
-        let options = JournalOptions {
+        let options = ForeignOptions {
             folder: self.folder(),
             owner: self.owner,
             slots: self.slots,
             workers,
             sink: self.sink.clone(),
         };
-        let boss: Arc<Boss> = Arc::clone(&self.boss);
-        JournalSource::open(boss, options).await
+        let queue: Arc<TestQueue> = Arc::clone(&self.queue);
+        ForeignSource::open(queue, options).await
     }
 
     /// Starts a process; one that was killed just before may hold the lock for another moment.
     pub(crate) async fn start(&self, sims: &[&Simulator]) -> Process {
         let opened = wait::until("the journal to open", BOUND, async || self.open(sims).await);
         let source = Arc::new(opened.await.expect("in time"));
-        let shared: Arc<JournalSource> = Arc::clone(&source);
+        let shared: Arc<ForeignSource> = Arc::clone(&source);
         let herd = Herd::start(shared, HerdOptions { harm: self.harm.clone(), ..options(self.owner) });
         for sim in sims {
             assert!(herd.add(worker(sim)));
@@ -378,7 +383,7 @@ pub(crate) fn endless() -> Value {
     long(1800.0)
 }
 
-/// Works for at least so long, can be stopped on the way, and saves.
+/// Works for at least this long, can be stopped on the way, and saves.
 pub(crate) fn long(seconds: f64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},
@@ -386,10 +391,10 @@ pub(crate) fn long(seconds: f64) -> Value {
     })
 }
 
-/// A job with this graph.
-pub(crate) fn job(key: &str, graph: &Value) -> Job {
+/// A task with this graph.
+pub(crate) fn delivery(key: &str, graph: &Value) -> Delivery {
     let prompt_id = Uuid::new_v4();
-    Job {
+    Delivery {
         key: key.to_owned(),
         attempt: 0,
         prompt_id,
@@ -410,23 +415,23 @@ fn second_id(prompt_id: Uuid, attempt: i32) -> Uuid {
     Uuid::new_v5(&prompt_id, attempt.to_string().as_bytes())
 }
 
-/// The same job, delivered again.
-pub(crate) fn again(job: &Job, attempt: i32) -> Job {
-    Job {
+/// The same task, delivered again.
+pub(crate) fn again(delivery: &Delivery, attempt: i32) -> Delivery {
+    Delivery {
         attempt,
         again: true,
-        second_prompt_id: second_id(job.prompt_id, attempt),
+        second_prompt_id: second_id(delivery.prompt_id, attempt),
         files: Vec::new(),
         folder: None,
-        cookie: json!({"key": job.key, "attempt": attempt}),
-        ..job.clone()
+        cookie: json!({"key": delivery.key, "attempt": attempt}),
+        ..delivery.clone()
     }
 }
 
 /// The result of a good end.
-pub(crate) fn result(ending: &JobEnding) -> &TaskResult {
+pub(crate) fn result(ending: &DeliveryEnding) -> &TaskResult {
     match ending {
-        JobEnding::Ended(Ending::Completed { result, .. }) => result,
+        DeliveryEnding::Ended(Ending::Completed { result, .. }) => result,
         other => panic!("{other:?}"),
     }
 }

@@ -79,6 +79,7 @@ fn as_table(settings: &Settings, colour: bool) -> String {
         (style(Style::new().bold()), style(AnsiColor::Green.on_default()), style(Style::new().dimmed()));
     // Settings without effect are shown only where somebody set them.
     let entries: Vec<&Entry> = settings
+        .found
         .entries
         .iter()
         .filter(|entry| entry.setting.stage == Stage::Now || entry.origin != Origin::Default)
@@ -111,6 +112,7 @@ fn value(entry: &Entry) -> String {
 
 fn as_json(settings: &Settings) -> serde_json::Value {
     let entries: Vec<_> = settings
+        .found
         .entries
         .iter()
         .map(|entry| {

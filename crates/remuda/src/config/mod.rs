@@ -32,12 +32,11 @@ mod values;
 pub(crate) use describe::{example, markdown};
 pub(crate) use error::ConfigError;
 pub(crate) use flags::{ClientFlags, Given, ServeFlags, WorkerFlags};
-pub(crate) use resolve::{Entry, Origin};
+pub(crate) use resolve::{Entry, Origin, Resolved};
 pub(crate) use sections::{
-    Client, Files, LittleHorse, Log, LogFormat, LogOutput, QueueLink, Server, Source, Store, Sync, Tasks,
-    Worker, Workers,
+    Client, Files, Log, LogFormat, LogOutput, QueueLink, Server, Store, Sync, Tasks, Worker, Workers,
 };
-pub(crate) use setting::{Program, Setting, Stage};
+pub(crate) use setting::{Program, Setting, Shape, Stage, flag};
 pub(crate) use settings::Settings;
 pub(crate) use sources::{ProcessEnv, Sources, Strings};
 pub(crate) use values::{ComfyUi, Listen, Secret, Size, Span, StoreUrl};

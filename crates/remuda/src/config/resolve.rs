@@ -98,8 +98,8 @@ impl Entry {
 
 /// All settings with their texts.
 #[derive(Debug)]
-pub(super) struct Resolved {
-    pub(super) entries: Vec<Entry>,
+pub(crate) struct Resolved {
+    pub(crate) entries: Vec<Entry>,
 }
 
 impl Resolved {
@@ -108,22 +108,22 @@ impl Resolved {
     }
 
     /// Where a setting's value came from.
-    pub(super) fn origin(&self, setting: &Setting) -> Origin {
+    pub(crate) fn origin(&self, setting: &Setting) -> Origin {
         self.entry(setting).map_or(Origin::Default, |entry| entry.origin.clone())
     }
 
     /// The text of a setting; empty when it is not set.
-    pub(super) fn text(&self, setting: &Setting) -> &str {
+    pub(crate) fn text(&self, setting: &Setting) -> &str {
         self.entry(setting).map_or("", |entry| entry.text.as_str())
     }
 
     /// The value of a setting that has one.
-    pub(super) fn get<T: FromStr<Err = E>, E: ToString>(&self, setting: &Setting) -> Result<T, ConfigError> {
+    pub(crate) fn get<T: FromStr<Err = E>, E: ToString>(&self, setting: &Setting) -> Result<T, ConfigError> {
         self.text(setting).parse().map_err(|reason: E| self.blame(setting, reason.to_string()))
     }
 
     /// The value of a setting that may have none.
-    pub(super) fn optional<T: FromStr<Err = E>, E: ToString>(
+    pub(crate) fn optional<T: FromStr<Err = E>, E: ToString>(
         &self,
         setting: &Setting,
     ) -> Result<Option<T>, ConfigError> {
@@ -131,7 +131,7 @@ impl Resolved {
     }
 
     /// The items of a list.
-    pub(super) fn list<T: FromStr<Err = E>, E: ToString>(
+    pub(crate) fn list<T: FromStr<Err = E>, E: ToString>(
         &self,
         setting: &Setting,
     ) -> Result<Vec<T>, ConfigError> {
@@ -141,12 +141,12 @@ impl Resolved {
     }
 
     /// A switch.
-    pub(super) fn switch(&self, setting: &Setting) -> Result<bool, ConfigError> {
+    pub(crate) fn switch(&self, setting: &Setting) -> Result<bool, ConfigError> {
         switch(self.text(setting)).map_err(|reason| self.blame(setting, reason))
     }
 
     /// An error that names where the value came from.
-    pub(super) fn blame(&self, setting: &Setting, reason: String) -> ConfigError {
+    pub(crate) fn blame(&self, setting: &Setting, reason: String) -> ConfigError {
         let at = match self.origin(setting) {
             Origin::Flag(flag) => flag,
             Origin::Env(name) => name,

@@ -1,5 +1,7 @@
 //! What one setting is: its names, its default, its unit and its help.
 
+use crate::commands::worker::SOURCES;
+
 /// One setting. Everything that is said about it anywhere is said here.
 #[derive(Debug)]
 pub(crate) struct Setting {
@@ -25,7 +27,7 @@ pub(crate) struct Setting {
 
 impl Setting {
     /// What most settings have in common.
-    pub(super) const BASE: Self = Self {
+    pub(crate) const BASE: Self = Self {
         name: "",
         env: &[],
         flags: &[],
@@ -62,7 +64,7 @@ pub(crate) struct Flag {
 }
 
 /// A flag for some programs, with the name of its value.
-pub(super) const fn flag(long: &'static str, value: &'static str, on: &'static [Program]) -> Flag {
+pub(crate) const fn flag(long: &'static str, value: &'static str, on: &'static [Program]) -> Flag {
     Flag { long, value, prefix: "", on }
 }
 
@@ -84,7 +86,7 @@ impl Program {
     /// Whether it looks at a section; a broken variable of another one does not stop it.
     pub(super) fn uses(self, section: &str) -> bool {
         match self {
-            Self::Serve => section != "littlehorse",
+            Self::Serve => SOURCES.iter().all(|source| source.name != section),
             Self::Worker => true,
             Self::Client => matches!(section, "client" | "log"),
         }

@@ -6,12 +6,11 @@ use remuda_preflight::GraphLimits;
 
 use super::error::{ConfigError, Problem};
 use super::file::{self, FileValues};
-use super::resolve::{Entry, Origin, Resolver};
-use super::sections::{
-    self, Client, Door, Files, LittleHorse, Log, Process, Server, Store, Sync, Tasks, Worker, Workers,
-};
+use super::resolve::{Origin, Resolved, Resolver};
+use super::sections::{self, Client, Door, Files, Log, Process, Server, Store, Sync, Tasks, Worker, Workers};
 use super::setting::Setting;
 use super::sources::Sources;
+use crate::commands::worker::SOURCES;
 
 /// The file that is read when none is named.
 const FILE: &str = "remuda.toml";
@@ -41,12 +40,10 @@ pub(crate) struct Settings {
     pub(crate) client: Client,
     /// `[worker]`: a process of its own beside a ComfyUI.
     pub(crate) worker: Worker,
-    /// `[littlehorse]`: a worker for a LittleHorse server.
-    pub(crate) littlehorse: LittleHorse,
     /// `[log]`.
     pub(crate) log: Log,
-    /// Every setting as text, with where it came from.
-    pub(crate) entries: Vec<Entry>,
+    /// Every setting as text, with where it came from: what a source reads its own from.
+    pub(crate) found: Resolved,
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
     /// What is odd and stops nothing. To be logged once.
@@ -55,7 +52,13 @@ pub(crate) struct Settings {
 
 /// Every setting there is.
 pub(crate) fn table() -> impl Iterator<Item = &'static Setting> {
-    sections::ALL.iter().flat_map(|section| section.iter().copied())
+    let sources = || SOURCES.iter().map(|source| source.settings);
+    let after = |section: &[&Setting]| section.first().is_some_and(|first| first.section() == "worker");
+    let with = move |section: &&'static [&'static Setting]| {
+        let sources = after(section).then(sources).into_iter().flatten();
+        std::iter::once(*section).chain(sources)
+    };
+    sections::ALL.iter().flat_map(with).flat_map(|section| section.iter().copied())
 }
 
 impl Settings {
@@ -81,9 +84,8 @@ impl Settings {
             process: Process::read(&found)?,
             client: Client::read(&found)?,
             worker: Worker::read(&found)?,
-            littlehorse: LittleHorse::read(&found)?,
             log: Log::read(&found)?,
-            entries: found.entries,
+            found,
             file: path,
             warnings,
         })
@@ -93,7 +95,7 @@ impl Settings {
 impl Settings {
     /// Whether somebody gave a setting its value; otherwise it is the default.
     pub(crate) fn is_given(&self, name: &str) -> bool {
-        self.entries.iter().any(|entry| entry.setting.name == name && entry.origin != Origin::Default)
+        self.found.entries.iter().any(|entry| entry.setting.name == name && entry.origin != Origin::Default)
     }
 }
 

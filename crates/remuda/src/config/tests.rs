@@ -56,7 +56,7 @@ fn load(flags: &Given, env: &str, toml: &str) -> Result<Settings, String> {
 
 /// The value and the origin of a setting, as `remuda config` shows them.
 fn shown(settings: &Settings, name: &str) -> (String, String) {
-    let entry = settings.entries.iter().find(|entry| entry.setting.name == name).expect(name);
+    let entry = settings.found.entries.iter().find(|entry| entry.setting.name == name).expect(name);
     (entry.shown(), entry.origin.to_string())
 }
 

@@ -1,6 +1,5 @@
 //! `remuda worker --source queue`: claiming from the queue of a Remuda.
 
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,67 +7,78 @@ use anyhow::Context as _;
 use remuda_core::ApiKey;
 use remuda_frames::FrameHub;
 use remuda_preflight::Preflight;
-use remuda_runner::Herd;
 use remuda_runner::source::{GatewaySource, QueueSource, Source, SourceError};
+use remuda_runner::{Herd, WorkerConfig};
 use remuda_store::Store;
+use serde_json::json;
 
+use super::WorkerSource;
+use super::lifecycle::{Around, Connected, Connection, Serve, run_worker};
 use crate::config::{QueueLink, Settings};
-use crate::instance::{OR_SIMULATE, Owner, Simulators, herd_options, open_files, open_store, worker_configs};
-use crate::process::Process;
-use crate::stop::Stop;
-use crate::ui;
+use crate::instance::{OR_SIMULATE, Simulators, herd_options, open_files, open_store, worker_configs};
 
-/// Runs until it is told to stop.
-pub(super) async fn run(settings: Settings, mut stop: Stop, json: bool) -> anyhow::Result<ExitCode> {
-    let link = settings.worker.queue()?.clone();
-    settings.log.install("info")?;
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
+pub(super) const SOURCE: WorkerSource = WorkerSource {
+    name: "queue",
+    settings: &[],
+    run: |settings, stop, json| Box::pin(run_worker::<Queue>(settings, stop, json)),
+};
+
+/// The queue of a Remuda, and how it is reached.
+struct Queue(QueueLink);
+
+impl Serve for Queue {
+    type Connection = Link;
+
+    fn read(settings: &Settings) -> anyhow::Result<Self> {
+        Ok(Self(settings.worker.queue()?.clone()))
     }
-    let owner = Owner::take(&settings.server.data)?;
-    let process = Process::start(&settings)?;
-    let (source, connection) = connect(&settings, &link, &owner, &process).await?;
-    if let Connection::Store(store) = &connection {
-        process.tell(&**store, owner.id).await?;
+
+    fn workers(&self, settings: &Settings, simulators: &Simulators) -> anyhow::Result<Vec<WorkerConfig>> {
+        let workers = worker_configs(settings, simulators, settings.worker.id.as_deref())?;
+        anyhow::ensure!(
+            !workers.is_empty(),
+            "no ComfyUI to work with: give one with --comfyui URL{OR_SIMULATE}"
+        );
+        Ok(workers)
     }
-    let lease = tokio::select! {
-        lease = lease(&connection, settings.tasks.lease) => lease?,
-        () = stop.requested() => return Ok(ExitCode::SUCCESS),
-    };
-    let from = link.to_string();
-    let simulators = Simulators::start(settings.workers.sim).await?;
-    let workers = worker_configs(&settings, &simulators, settings.worker.id.as_deref())?;
-    anyhow::ensure!(!workers.is_empty(), "no ComfyUI to work with: give one with --comfyui URL{OR_SIMULATE}");
-    let herd = Herd::start(source, process.equip(herd_options(owner.id, None, lease, &settings)));
-    let names: Vec<String> = workers.iter().map(|worker| worker.spec.id.to_string()).collect();
-    for worker in workers {
-        herd.add(worker);
-    }
-    if json {
-        ui::json(&serde_json::json!({"source": from, "workers": names}))?;
-    } else {
-        ui::line(format_args!("Working for {from} as {}. Ctrl-C stops it.", names.join(", ")))?;
-    }
-    stop.requested().await;
-    tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; once more stops at once");
-    let stopped = async {
-        herd.stop(settings.tasks.drain).await;
-        match connection {
-            Connection::Gateway(gateway) => gateway.close().await,
-            Connection::Store(store) => store.close().await,
+
+    async fn connect(self, around: &Around) -> anyhow::Result<Connected<Link>> {
+        let (settings, owner) = (&around.settings, around.owner.id);
+        let (source, connection) = connect(&self.0, around).await?;
+        if let Link::Store(store) = &connection {
+            around.process.tell(&**store, owner).await?;
         }
-        simulators.stop().await;
-    };
-    tokio::select! {
-        () = stopped => Ok(ExitCode::SUCCESS),
-        () = stop.requested() => Ok(ExitCode::FAILURE),
+        let lease = lease(&connection, settings.tasks.lease).await?;
+        Ok(Connected {
+            source,
+            herd: herd_options(owner, None, lease, settings),
+            line: format!("Working for {} as {{workers}}.", self.0),
+            json: json!({"source": self.0.to_string()}),
+            connection,
+        })
+    }
+}
+
+/// What must be closed at the end.
+enum Link {
+    Gateway(Arc<GatewaySource>),
+    Store(Arc<dyn Store>),
+}
+
+impl Connection for Link {
+    async fn end(self, herd: &Herd, drain: Duration) {
+        herd.stop(drain).await;
+        match self {
+            Self::Gateway(gateway) => gateway.close().await,
+            Self::Store(store) => store.close().await,
+        }
     }
 }
 
 /// How long a lease lasts: what the server says, since it decides when one has run out. Waits for the server to come up; a
 /// refused key is the end.
-async fn lease(connection: &Connection, own: Duration) -> anyhow::Result<Duration> {
-    let Connection::Gateway(gateway) = connection else { return Ok(own) };
+async fn lease(connection: &Link, own: Duration) -> anyhow::Result<Duration> {
+    let Link::Gateway(gateway) = connection else { return Ok(own) };
     let mut told = false;
     loop {
         match gateway.lease().await {
@@ -84,35 +94,25 @@ async fn lease(connection: &Connection, own: Duration) -> anyhow::Result<Duratio
     }
 }
 
-/// What must be closed at the end.
-enum Connection {
-    Gateway(Arc<GatewaySource>),
-    Store(Arc<dyn Store>),
-}
-
-async fn connect(
-    settings: &Settings,
-    link: &QueueLink,
-    owner: &Owner,
-    process: &Process,
-) -> anyhow::Result<(Arc<dyn Source>, Connection)> {
+async fn connect(link: &QueueLink, around: &Around) -> anyhow::Result<(Arc<dyn Source>, Link)> {
+    let Around { settings, owner, process, .. } = around;
     match link {
         QueueLink::Server { url, key } => {
             let key = key.as_ref().map(|key| ApiKey::presented(key.reveal()));
             let source = GatewaySource::new(url, key.as_ref(), owner.id)
                 .with_context(|| format!("cannot speak to {url}"))?;
             let source = Arc::new(source.with_pool(process.pool.clone()));
-            Ok((Arc::clone(&source) as Arc<dyn Source>, Connection::Gateway(source)))
+            Ok((Arc::clone(&source) as Arc<dyn Source>, Link::Gateway(source)))
         }
         QueueLink::Store(_) => {
             let store = open_store(settings, owner.id).await?;
             let installation = store.installation().await?;
             let files = open_files(settings, &*store, &installation).await?;
-            let preflight = Arc::new(Preflight::new(Arc::clone(&store)).with_pool(process.pool.clone()));
-            let source =
-                QueueSource::new(Arc::clone(&store), preflight, files, FrameHub::default(), owner.id)
-                    .largest_output(settings.tasks.max_output_size);
-            Ok((Arc::new(source), Connection::Store(store)))
+            let preflight = Preflight::new(Arc::clone(&store)).with_pool(process.pool.clone());
+            let source = QueueSource::new(Arc::clone(&store), files, FrameHub::default(), owner.id)
+                .largest_output(settings.tasks.max_output_size)
+                .with_preflight(Arc::new(preflight));
+            Ok((Arc::new(source), Link::Store(store)))
         }
     }
 }

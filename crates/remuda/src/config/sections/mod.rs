@@ -6,7 +6,6 @@ mod door;
 mod files;
 mod fleet;
 mod graph;
-mod littlehorse;
 mod log;
 mod process;
 mod server;
@@ -20,7 +19,6 @@ pub(crate) use client::Client;
 pub(crate) use door::Door;
 pub(crate) use files::Files;
 pub(super) use graph::read as read_graph;
-pub(crate) use littlehorse::LittleHorse;
 pub(crate) use log::{Log, LogFormat, LogLevel, LogOutput};
 pub(crate) use process::Process;
 pub(super) use server::DATA;
@@ -33,7 +31,7 @@ pub(crate) use workers::Workers;
 
 use super::setting::Setting;
 
-/// Every section in the order in which it is shown.
+/// Every section in the order in which it is shown. Those of the sources that a worker can work for follow on `worker`.
 pub(super) const ALL: &[&[&Setting]] = &[
     server::SETTINGS,
     door::SETTINGS,
@@ -46,7 +44,6 @@ pub(super) const ALL: &[&[&Setting]] = &[
     process::SETTINGS,
     client::SETTINGS,
     worker::SETTINGS,
-    littlehorse::SETTINGS,
     log::SETTINGS,
     fleet::SETTINGS,
 ];

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::client;
 use super::store;
+use crate::commands::worker::{SOURCES, WorkerSource};
 use crate::config::error::{ConfigError, Problem};
 use crate::config::resolve::{Origin, Resolved};
 use crate::config::setting::{Program, Setting, Shape, flag};
@@ -34,26 +35,32 @@ static ID: Setting = Setting {
 
 pub(super) const SETTINGS: &[&Setting] = &[&SOURCE, &ID];
 
-/// Where tasks are claimed from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// Remuda's own queue.
-    Queue,
-    /// A LittleHorse server.
-    LittleHorse,
+/// Where tasks are claimed from: one of those that there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Source(&'static WorkerSource);
+
+impl Source {
+    /// Which one.
+    pub(crate) fn get(self) -> &'static WorkerSource {
+        self.0
+    }
 }
 
 impl FromStr for Source {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.to_lowercase().as_str() {
-            "queue" => Ok(Self::Queue),
-            "littlehorse" => Ok(Self::LittleHorse),
+        let wanted = text.to_lowercase();
+        if let Some(source) = SOURCES.iter().find(|source| source.name == wanted) {
+            return Ok(Self(source));
+        }
+        let names: Vec<&str> = SOURCES.iter().map(|source| source.name).collect();
+        match wanted.as_str() {
             "supabase" | "runpod" => {
-                Err(format!("the source `{text}` is not in this version yet; `queue` and `littlehorse` are"))
+                let there = names.join("` and `");
+                Err(format!("the source `{text}` is not in this version yet; `{there}` are"))
             }
-            _ => Err(format!("`{text}` is not a source; write queue or littlehorse")),
+            _ => Err(format!("`{text}` is not a source; write {}", names.join(" or "))),
         }
     }
 }

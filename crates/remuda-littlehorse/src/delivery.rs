@@ -1,10 +1,10 @@
-//! From a delivery to a job, and from a job's cookie back to the task at the server.
+//! From a task that the server scheduled to a delivery, and from a delivery's cookie back to the task at the server.
 
 use comfyui::workflow::Limits;
 use littlehorse::proto::{TaskRunId, WfRunId};
-use littlehorse::{Delivery, Ending, Host};
+use littlehorse::{Delivery as Scheduled, Ending, Host};
 use remuda_preflight::GraphLimits;
-use remuda_runner::source::journal::Job;
+use remuda_runner::source::foreign::Delivery;
 use serde::{Deserialize, Serialize};
 
 use crate::ids;
@@ -44,9 +44,9 @@ impl Cookie {
         Self { run, guid, host, port, observed, work: Some(work) }
     }
 
-    /// From a job; one that somebody else wrote has none.
-    pub(crate) fn read(job: &Job) -> Option<Self> {
-        Cookie::deserialize(&job.cookie).ok()
+    /// From a task; one that somebody else wrote has none.
+    pub(crate) fn read(delivery: &Delivery) -> Option<Self> {
+        Cookie::deserialize(&delivery.cookie).ok()
     }
 
     /// The task's name at the server.
@@ -76,23 +76,23 @@ pub(crate) struct Reading<'a> {
 }
 
 /// What a delivery asks for; or how it ends, because that makes no sense.
-pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Result<Job, Box<Ending>> {
+pub(crate) fn read(scheduled: &Scheduled, kind: Kind, reading: Reading<'_>) -> Result<Delivery, Box<Ending>> {
     let bad = |error: littlehorse::Error| Box::new(Ending::BadInput { message: error.to_string() });
-    let task = delivery.task_run().map_err(bad)?;
-    let input = delivery.input(0).map_err(bad)?;
+    let task = scheduled.task_run().map_err(bad)?;
+    let input = scheduled.input(0).map_err(bad)?;
     let limits = reading.graph.map_or_else(Limits::default, GraphLimits::workflow);
     let workflow = input::workflow(&input, &limits)?;
     let options = match kind {
         Kind::Plain => TaskOptions::default(),
-        Kind::WithOptions => options::read(&delivery.input(1).map_err(bad)?, &workflow, reading.sink)?,
+        Kind::WithOptions => options::read(&scheduled.input(1).map_err(bad)?, &workflow, reading.sink)?,
     };
-    let key = delivery.key();
-    let attempt = delivery.attempt();
-    let observed = delivery.task.total_observed_checkpoints;
+    let key = scheduled.key();
+    let attempt = scheduled.attempt();
+    let observed = scheduled.task.total_observed_checkpoints;
     let work = ids::work(reading.tenant, &key, workflow.get(), options.text.as_deref());
     let ids = ids::ids(&work, attempt);
-    let cookie = Cookie::of(task, &delivery.host, observed, work);
-    Ok(Job {
+    let cookie = Cookie::of(task, &scheduled.host, observed, work);
+    Ok(Delivery {
         key: key.to_string(),
         attempt,
         prompt_id: ids.first,
@@ -109,16 +109,16 @@ pub(crate) fn read(delivery: &Delivery, kind: Kind, reading: Reading<'_>) -> Res
     })
 }
 
-/// A delivery that makes no sense, as a job that is over: only this is to be said of it. None, if it has no name to be
+/// A delivery that makes no sense, as a task that is over: only this is to be said of it. None, if it has no name to be
 /// reported by.
-pub(crate) fn refused(delivery: &Delivery, tenant: Option<&str>, ending: &Ending) -> Option<Job> {
-    let task = delivery.task_run().ok()?;
-    let (key, attempt) = (delivery.key(), delivery.attempt());
-    let observed = delivery.task.total_observed_checkpoints;
+pub(crate) fn refused(scheduled: &Scheduled, tenant: Option<&str>, ending: &Ending) -> Option<Delivery> {
+    let task = scheduled.task_run().ok()?;
+    let (key, attempt) = (scheduled.key(), scheduled.attempt());
+    let observed = scheduled.task.total_observed_checkpoints;
     let work = ids::work(tenant, &key, "", None);
     let ids = ids::ids(&work, attempt);
-    let cookie = Cookie::of(task, &delivery.host, observed, work);
-    Some(Job {
+    let cookie = Cookie::of(task, &scheduled.host, observed, work);
+    Some(Delivery {
         key: key.to_string(),
         attempt,
         prompt_id: ids.first,
@@ -135,11 +135,11 @@ pub(crate) fn refused(delivery: &Delivery, tenant: Option<&str>, ending: &Ending
     })
 }
 
-/// The job of a later attempt, as if it had been delivered; none, if the journal does not say enough.
-pub(crate) fn later(job: &Job, attempt: i32, observed: i32) -> Option<Job> {
-    let cookie = Cookie { observed, ..Cookie::read(job)? };
+/// The task of a later attempt, as if it had been delivered; none, if the journal does not say enough.
+pub(crate) fn later(delivery: &Delivery, attempt: i32, observed: i32) -> Option<Delivery> {
+    let cookie = Cookie { observed, ..Cookie::read(delivery)? };
     let ids = ids::ids(cookie.work.as_deref()?, attempt);
-    Some(Job {
+    Some(Delivery {
         attempt,
         prompt_id: ids.first,
         second_prompt_id: ids.second,
@@ -147,7 +147,7 @@ pub(crate) fn later(job: &Job, attempt: i32, observed: i32) -> Option<Job> {
         again: true,
         cookie: serde_json::to_value(cookie).ok()?,
         sent_as: None,
-        ..job.clone()
+        ..delivery.clone()
     })
 }
 
@@ -163,7 +163,7 @@ mod tests {
         TaskRunId { wf_run_id: Some(run), task_guid: "0-3".into() }
     }
 
-    fn delivery(attempt: i32, workflow: &str) -> Delivery {
+    fn scheduled(attempt: i32, workflow: &str) -> Scheduled {
         let value = VariableValue { value: Some(variable_value::Value::JsonObj(workflow.to_owned())) };
         let input = VarNameAndVal { var_name: "workflow".into(), value: Some(value), masked: false };
         let task = ScheduledTask {
@@ -173,19 +173,19 @@ mod tests {
             ..ScheduledTask::default()
         };
         let host = Host { name: "lh-1".into(), port: 2023 };
-        Delivery { task, host, at: tokio::time::Instant::now() }
+        Scheduled { task, host, at: tokio::time::Instant::now() }
     }
 
-    fn plain(delivery: &Delivery) -> Result<Job, Box<Ending>> {
-        read(delivery, Kind::Plain, Reading::default())
+    fn plain(scheduled: &Scheduled) -> Result<Delivery, Box<Ending>> {
+        read(scheduled, Kind::Plain, Reading::default())
     }
 
     const GRAPH: &str = r#"{"1": {"class_type": "A", "inputs": {}}}"#;
 
     #[test]
     fn the_task_is_found_again_from_the_cookie() {
-        let job = plain(&delivery(0, GRAPH)).unwrap();
-        let text = serde_json::to_string(&job).unwrap();
+        let delivery = plain(&scheduled(0, GRAPH)).unwrap();
+        let text = serde_json::to_string(&delivery).unwrap();
         let cookie = Cookie::read(&serde_json::from_str(&text).unwrap()).unwrap();
         assert_eq!(cookie.task_run(), task_run());
         assert_eq!(cookie.host(), Host { name: "lh-1".into(), port: 2023 });
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_later_attempt_is_the_same_work_and_is_looked_for() {
-        let (first, second) = (plain(&delivery(0, GRAPH)), plain(&delivery(1, GRAPH)));
+        let (first, second) = (plain(&scheduled(0, GRAPH)), plain(&scheduled(1, GRAPH)));
         let (first, second) = (first.unwrap(), second.unwrap());
         assert_eq!((&first.key, first.prompt_id), (&second.key, second.prompt_id));
         assert_eq!((first.again, second.again), (false, true));
@@ -203,11 +203,11 @@ mod tests {
 
     #[test]
     fn a_later_attempt_that_did_not_come_is_as_if_it_had() {
-        let mut third = delivery(3, GRAPH);
+        let mut third = scheduled(3, GRAPH);
         third.task.total_observed_checkpoints = 1;
         let came = plain(&third).unwrap();
-        let first = plain(&delivery(0, GRAPH)).unwrap();
-        let made = later(&Job { sent_as: Some(first.prompt_id), ..first.clone() }, 3, 1).unwrap();
+        let first = plain(&scheduled(0, GRAPH)).unwrap();
+        let made = later(&Delivery { sent_as: Some(first.prompt_id), ..first.clone() }, 3, 1).unwrap();
         assert_eq!(serde_json::to_value(&made).unwrap(), serde_json::to_value(&came).unwrap());
         let mut old = first;
         old.cookie.as_object_mut().unwrap().remove("work");
@@ -216,42 +216,42 @@ mod tests {
 
     #[test]
     fn checkpoints_of_earlier_attempts_make_it_looked_for() {
-        let mut delivery = delivery(0, GRAPH);
-        delivery.task.total_observed_checkpoints = 1;
-        assert!(plain(&delivery).unwrap().again);
+        let mut scheduled = scheduled(0, GRAPH);
+        scheduled.task.total_observed_checkpoints = 1;
+        assert!(plain(&scheduled).unwrap().again);
     }
 
     #[test]
-    fn without_an_input_there_is_no_job() {
-        let mut delivery = delivery(0, GRAPH);
-        delivery.task.variables.clear();
-        assert!(matches!(*plain(&delivery).unwrap_err(), Ending::BadInput { .. }));
+    fn without_an_input_there_is_no_delivery() {
+        let mut scheduled = scheduled(0, GRAPH);
+        scheduled.task.variables.clear();
+        assert!(matches!(*plain(&scheduled).unwrap_err(), Ending::BadInput { .. }));
         // A kind of value that is not known here is not null.
         let value = Some(VariableValue::default());
-        delivery.task.variables = vec![VarNameAndVal { var_name: "workflow".into(), value, masked: false }];
-        assert!(matches!(*plain(&delivery).unwrap_err(), Ending::BadInput { .. }));
+        scheduled.task.variables = vec![VarNameAndVal { var_name: "workflow".into(), value, masked: false }];
+        assert!(matches!(*plain(&scheduled).unwrap_err(), Ending::BadInput { .. }));
     }
 
     #[test]
-    fn options_make_another_job_and_the_shorter_limit_counts() {
+    fn options_make_other_work_and_the_shorter_limit_counts() {
         let with = |options: &str, own: Option<u32>| {
-            let mut delivery = delivery(0, GRAPH);
+            let mut scheduled = scheduled(0, GRAPH);
             let value = VariableValue { value: Some(variable_value::Value::JsonObj(options.to_owned())) };
             let input = VarNameAndVal { var_name: "options".into(), value: Some(value), masked: false };
-            delivery.task.variables.push(input);
-            read(&delivery, Kind::WithOptions, Reading { timeout_s: own, ..Reading::default() }).unwrap()
+            scheduled.task.variables.push(input);
+            read(&scheduled, Kind::WithOptions, Reading { timeout_s: own, ..Reading::default() }).unwrap()
         };
-        let job = with(r#"{"timeout_s": 20}"#, Some(60));
-        assert_eq!(job.timeout_s, Some(20));
+        let delivery = with(r#"{"timeout_s": 20}"#, Some(60));
+        assert_eq!(delivery.timeout_s, Some(20));
         assert_eq!(with(r#"{"timeout_s": 20}"#, Some(10)).timeout_s, Some(10));
         assert_eq!(with("{}", None).timeout_s, None);
-        assert_eq!(job.prompt_id, with(r#"{"timeout_s": 20}"#, None).prompt_id);
-        assert_ne!(job.prompt_id, with(r#"{"timeout_s": 21}"#, None).prompt_id);
+        assert_eq!(delivery.prompt_id, with(r#"{"timeout_s": 20}"#, None).prompt_id);
+        assert_ne!(delivery.prompt_id, with(r#"{"timeout_s": 21}"#, None).prompt_id);
     }
 
     #[test]
     fn a_task_with_options_that_comes_without_them_is_told() {
-        let ended = *read(&delivery(0, GRAPH), Kind::WithOptions, Reading::default()).unwrap_err();
+        let ended = *read(&scheduled(0, GRAPH), Kind::WithOptions, Reading::default()).unwrap_err();
         assert!(matches!(&ended, Ending::BadInput { message } if message.contains("input 1")), "{ended:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The folder of a journal: one file for each job under way, and who we are.
+//! The journal: a folder with one file for each task under way, and who we are.
 //!
 //! A file is replaced whole. What is written before a prompt goes out is not forced to the disk: it must survive a killed
 //! process, and a machine that loses power loses its ComfyUI as well. A report that nobody has heard is.
@@ -30,16 +30,16 @@ struct Identity {
 /// What a journal has.
 #[derive(Debug, Default)]
 pub(super) struct Read {
-    /// Jobs of this employer.
+    /// Tasks of this queue.
     pub(super) ours: Vec<Record>,
-    /// Jobs under the names of others.
+    /// Tasks under the names of others.
     pub(super) others: Vec<Record>,
 }
 
-/// The folder of a journal, for as long as its lock is held.
+/// A journal, for as long as its lock is held.
 #[derive(Debug)]
-pub(super) struct Folder {
-    jobs: PathBuf,
+pub(super) struct Journal {
+    records: PathBuf,
     identity: PathBuf,
     let_go: PathBuf,
     /// Held while files are written, so that an older state never replaces a newer one.
@@ -52,11 +52,11 @@ fn trouble(what: &str, path: &Path, error: &io::Error) -> SourceError {
     SourceError::Refused(format!("{what} {}: {error}", path.display()))
 }
 
-impl Folder {
+impl Journal {
     /// Makes the folder, and keeps other processes out of it.
     pub(super) fn open(folder: &Path) -> Result<Self> {
-        let jobs = folder.join("journal");
-        private_folder(&jobs).map_err(|error| trouble("cannot make the folder", &jobs, &error))?;
+        let records = folder.join("journal");
+        private_folder(&records).map_err(|error| trouble("cannot make the folder", &records, &error))?;
         let path = folder.join("lock");
         let lock = private_file().truncate(false).open(&path);
         let lock = lock.map_err(|error| trouble("cannot write", &path, &error))?;
@@ -72,7 +72,7 @@ impl Folder {
         let mut known = read_identity(&identity)?;
         known.starts += 1;
         let let_go = folder.join("let-go.json");
-        let this = Self { jobs, identity, let_go, known: Mutex::new(known.clone()), _lock: lock };
+        let this = Self { records, identity, let_go, known: Mutex::new(known.clone()), _lock: lock };
         this.write_identity(&known).map_err(|error| trouble("cannot write", &this.identity, &error))?;
         Ok(this)
     }
@@ -109,10 +109,10 @@ impl Folder {
     }
 
     fn path_of(&self, task: TaskId) -> PathBuf {
-        self.jobs.join(format!("{task}.json"))
+        self.records.join(format!("{task}.json"))
     }
 
-    /// Writes what is known of a job, or removes its file when nothing is. `look` is called when no other write can come
+    /// Writes what is known of a task, or removes its file when nothing is. `look` is called when no other write can come
     /// between.
     pub(super) fn save(
         &self,
@@ -150,11 +150,12 @@ impl Folder {
     }
 
     /// Everything that the journal has. A file that cannot be read is set aside.
-    pub(super) fn read(&self, employer: &str) -> Result<Read> {
-        let files = fs::read_dir(&self.jobs).map_err(|error| trouble("cannot read", &self.jobs, &error))?;
+    pub(super) fn read(&self, queue: &str) -> Result<Read> {
+        let files =
+            fs::read_dir(&self.records).map_err(|error| trouble("cannot read", &self.records, &error))?;
         let mut read = Read::default();
         for file in files {
-            let path = file.map_err(|error| trouble("cannot read", &self.jobs, &error))?.path();
+            let path = file.map_err(|error| trouble("cannot read", &self.records, &error))?.path();
             match path.extension().and_then(|ending| ending.to_str()) {
                 Some("json") => {}
                 // A process was killed while it wrote.
@@ -165,7 +166,7 @@ impl Folder {
                 _ => continue,
             }
             match read_record(&path) {
-                Ok(record) if is_of(&record, employer) => read.ours.push(record),
+                Ok(record) if is_of(&record, queue) => read.ours.push(record),
                 Ok(record) => read.others.push(record),
                 Err(error) => set_aside(&path, &error),
             }
@@ -174,9 +175,9 @@ impl Folder {
     }
 }
 
-/// Whether a record is of the employer of this name.
-fn is_of(record: &Record, employer: &str) -> bool {
-    let rest = record.employer.strip_prefix(employer);
+/// Whether a record is of the queue of this name.
+fn is_of(record: &Record, queue: &str) -> bool {
+    let rest = record.queue.strip_prefix(queue);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
@@ -253,12 +254,11 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::source::journal::record::task_of;
-    use crate::source::journal::{Job, JobEnding};
+    use crate::source::foreign::{Delivery, DeliveryEnding};
 
-    fn record(employer: &str, key: &str) -> Record {
+    fn record(queue: &str, key: &str) -> Record {
         let workflow = RawValue::from_string(r#"{"1": {"seed": 18446744073709551615}}"#.into()).unwrap();
-        let job = Job {
+        let delivery = Delivery {
             key: key.into(),
             attempt: 3,
             prompt_id: Uuid::new_v4(),
@@ -275,61 +275,61 @@ mod tests {
         };
         Record {
             version: VERSION,
-            employer: employer.into(),
-            task: task_of(&job),
+            queue: queue.into(),
+            task: delivery.task(),
             worker: None,
             attempt: 1,
             phase: remuda_core::Phase::Rendering,
             rendering_since: None,
-            job: Arc::new(job),
-            ending: Some(Arc::new(JobEnding::CalledOff { reason: "why".into(), retry: true })),
+            delivery: Arc::new(delivery),
+            ending: Some(Arc::new(DeliveryEnding::CalledOff { reason: "why".into(), retry: true })),
         }
     }
 
     #[test]
     fn what_is_written_is_read_again_and_the_rest_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
         let (ours, theirs, gone) = (record("a", "1"), record("ab", "2"), record("a", "3"));
         let longer = record("a b", "4");
         for record in [&ours, &theirs, &gone, &longer] {
-            folder.save(record.task, true, || Some(record.clone())).unwrap();
+            journal.save(record.task, true, || Some(record.clone())).unwrap();
         }
-        folder.save(gone.task, false, || None).unwrap();
-        folder.save(gone.task, false, || None).unwrap();
-        let jobs = dir.path().join("journal");
-        fs::write(jobs.join("broken.json"), "{\"version\": 1, ").unwrap();
-        fs::write(jobs.join("later.json"), "{\"version\": 2}").unwrap();
-        fs::write(jobs.join("half.tmp"), "{").unwrap();
-        let all = folder.read("a").unwrap();
-        let read: Vec<_> = all.ours.iter().filter(|record| record.employer == "a").collect();
+        journal.save(gone.task, false, || None).unwrap();
+        journal.save(gone.task, false, || None).unwrap();
+        let records = dir.path().join("journal");
+        fs::write(records.join("broken.json"), "{\"version\": 1, ").unwrap();
+        fs::write(records.join("later.json"), "{\"version\": 2}").unwrap();
+        fs::write(records.join("half.tmp"), "{").unwrap();
+        let all = journal.read("a").unwrap();
+        let read: Vec<_> = all.ours.iter().filter(|record| record.queue == "a").collect();
         assert_eq!((read.len(), all.ours.len()), (1, 2), "a longer name is ours as well");
         assert_eq!(all.others.iter().map(|record| record.task).collect::<Vec<_>>(), [theirs.task]);
         assert_eq!(read[0].task, ours.task);
-        assert_eq!(read[0].job.workflow.get(), ours.job.workflow.get(), "to the last digit");
-        assert!(matches!(read[0].ending.as_deref(), Some(JobEnding::CalledOff { retry: true, .. })));
-        assert!(jobs.join("broken.unreadable").exists() && jobs.join("later.unreadable").exists());
-        assert!(!jobs.join("half.tmp").exists());
-        assert_eq!(folder.read("ab").unwrap().ours.len(), 1);
+        assert_eq!(read[0].delivery.workflow.get(), ours.delivery.workflow.get(), "to the last digit");
+        assert!(matches!(read[0].ending.as_deref(), Some(DeliveryEnding::CalledOff { retry: true, .. })));
+        assert!(records.join("broken.unreadable").exists() && records.join("later.unreadable").exists());
+        assert!(!records.join("half.tmp").exists());
+        assert_eq!(journal.read("ab").unwrap().ours.len(), 1);
     }
 
     #[test]
     fn an_installation_is_kept_and_has_one_process() {
         let dir = tempfile::tempdir().unwrap();
         let worker = WorkerId::new("w").unwrap();
-        let first = Folder::open(dir.path()).unwrap();
+        let first = Journal::open(dir.path()).unwrap();
         first.remember(&worker, "that one").unwrap();
-        let refused = Folder::open(dir.path()).unwrap_err().to_string();
+        let refused = Journal::open(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("another process uses the journal"), "{refused}");
         let (installation, starts) = (first.installation(), first.starts());
         drop(first);
-        let second = Folder::open(dir.path()).unwrap();
+        let second = Journal::open(dir.path()).unwrap();
         assert_eq!((second.installation(), second.starts()), (installation, starts + 1));
         assert_eq!(second.identity_of(&worker).as_deref(), Some("that one"));
         drop(second);
         fs::write(dir.path().join("identity.json"), "").unwrap();
         assert_ne!(
-            Folder::open(dir.path()).unwrap().installation(),
+            Journal::open(dir.path()).unwrap().installation(),
             installation,
             "and it starts all the same"
         );

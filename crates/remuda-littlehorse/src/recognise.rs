@@ -1,4 +1,4 @@
-//! Whose jobs the journal has: names of servers and tenants.
+//! Whose tasks the journal has: by the names of servers and tenants, and by what a server knows.
 //!
 //! A server has no name of its own, and many addresses. Under another address it is known by what it knows.
 
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use littlehorse::proto::TaskRun;
 use littlehorse::{Config, Error};
-use remuda_runner::source::journal::Job;
+use remuda_runner::source::foreign::Delivery;
 
-use crate::employer::LittleHorse;
-use crate::job::Cookie;
+use crate::delivery::Cookie;
+use crate::queue::LittleHorse;
 
 /// The first word of every name.
 const KIND: &str = "littlehorse";
@@ -18,7 +18,7 @@ const KIND: &str = "littlehorse";
 const QUESTION: Duration = Duration::from_secs(5);
 
 /// What a server and its tenant are called in the journal. Earlier versions had the name of the task behind it.
-pub(crate) fn of(config: &Config) -> String {
+pub(crate) fn name_of(config: &Config) -> String {
     format!("{KIND} {}:{} {}", config.host, config.port, tenant(config))
 }
 
@@ -41,21 +41,21 @@ fn is_handed_to(run: &TaskRun, attempt: i32, me: &str) -> bool {
 }
 
 impl LittleHorse {
-    /// Whether a job that is in the journal under another name came from this server.
-    pub(crate) async fn knows(&self, name: &str, job: &Job) -> bool {
+    /// Whether a task that is in the journal under another name came from this server.
+    pub(crate) async fn knows(&self, name: &str, delivery: &Delivery) -> bool {
         let config = self.client.config();
-        let Some(cookie) = Cookie::read(job).filter(|_| tenant_in(name) == Some(tenant(config))) else {
+        let Some(cookie) = Cookie::read(delivery).filter(|_| tenant_in(name) == Some(tenant(config))) else {
             return false;
         };
         let task = cookie.task_run();
         let why = match tokio::time::timeout(QUESTION, self.client.get_task_run(&task)).await {
-            Ok(Ok(run)) => return is_handed_to(&run, job.attempt, &config.worker_id),
+            Ok(Ok(run)) => return is_handed_to(&run, delivery.attempt, &config.worker_id),
             Ok(Err(Error::NotFound { .. })) => return false,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", QUESTION.as_secs()),
         };
         tracing::warn!(
-            task = job.key,
+            task = delivery.key,
             why,
             "the server could not be asked whether it knows a task of the journal"
         );

@@ -1,4 +1,4 @@
-//! What a job may bring along besides its graph: files that the graph reads, and a place for what it leaves.
+//! What a task may bring along besides its graph: files that the graph reads, and a place for what it leaves.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// A file that ComfyUI must have before the graph is sent, and the input that gets its name there. It is in the journal
 /// with its bytes, so that a restart finds them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobFile {
+pub struct AttachedFile {
     /// The node.
     pub node_id: String,
     /// Its input, a literal.
@@ -25,7 +25,7 @@ pub struct JobFile {
     pub bytes: Bytes,
 }
 
-impl JobFile {
+impl AttachedFile {
     /// As runners know it.
     pub(super) fn placement(&self) -> Placement {
         Placement {
@@ -42,10 +42,10 @@ impl JobFile {
     }
 }
 
-impl fmt::Debug for JobFile {
+impl fmt::Debug for AttachedFile {
     /// Without the bytes: logs are read by people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JobFile")
+        f.debug_struct("AttachedFile")
             .field("node_id", &self.node_id)
             .field("input", &self.input)
             .field("filename", &self.filename)
@@ -69,7 +69,7 @@ const LONGEST: usize = 400;
 /// Folders that the file store uses itself.
 const TAKEN: [&str; 3] = ["outputs", "assets", "tmp"];
 
-/// A folder below the sink, for the outputs of a job.
+/// A folder below the sink, for the outputs of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SinkFolder(FileKey);
@@ -117,14 +117,14 @@ mod tests {
 
     #[test]
     fn a_file_comes_back_from_the_journal_as_it_was() {
-        let file = JobFile {
+        let file = AttachedFile {
             node_id: "10".into(),
             input: "image".into(),
             filename: "cat.png".into(),
             bytes: Bytes::from_static(b"\x89PNG\0\xff"),
         };
         let text = serde_json::to_string(&file).unwrap();
-        assert_eq!(serde_json::from_str::<JobFile>(&text).unwrap(), file);
+        assert_eq!(serde_json::from_str::<AttachedFile>(&text).unwrap(), file);
         let placement = file.placement();
         assert!(file.is_for(&placement));
         assert_eq!(placement.sha256, Sha256::of(b"\x89PNG\0\xff"));

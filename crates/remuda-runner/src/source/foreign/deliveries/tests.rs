@@ -1,4 +1,4 @@
-//! The desk, with everything that can happen to it in any order.
+//! The deliveries, with everything that can happen to them in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,20 +9,19 @@ use remuda_store::{BeatRequest, LeaseBeat};
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::source::journal::Over;
-use crate::source::journal::record::task_of;
+use crate::source::foreign::Withdrawn;
 
 fn worker(n: usize) -> WorkerId {
     WorkerId::new(format!("w{n}")).unwrap()
 }
 
-fn desk(slots: usize, workers: usize, starts: i64) -> Desk {
-    Desk::new("boss".into(), OwnerId(Uuid::from_u128(7)), slots, (0..workers).map(worker), starts)
+fn deliveries(slots: usize, workers: usize, starts: i64) -> Deliveries {
+    Deliveries::new("a queue".into(), OwnerId(Uuid::from_u128(7)), slots, (0..workers).map(worker), starts)
 }
 
-fn job(key: usize, attempt: i32) -> Job {
+fn delivery(key: usize, attempt: i32) -> Delivery {
     let prompt_id = Uuid::from_u128(key as u128 + 1);
-    Job {
+    Delivery {
         key: format!("key{key}"),
         attempt,
         prompt_id,
@@ -47,129 +46,129 @@ fn bad() -> Ending {
     Ending::Failed { failure: Failure::new(FailureClass::Execution, "no"), partial: None }
 }
 
-fn waits(desk: &mut Desk, n: usize, ahead: bool) -> u64 {
-    desk.enter(worker(n), ahead, Instant::now())
+fn waits(all: &mut Deliveries, n: usize, ahead: bool) -> u64 {
+    all.enter(worker(n), ahead, Instant::now())
 }
 
-fn take(desk: &mut Desk, number: u64) -> Option<Taken> {
-    let taken = desk.take(number, Timestamp::UNIX_EPOCH)?;
-    desk.leave(number);
+fn take(all: &mut Deliveries, number: u64) -> Option<Taken> {
+    let taken = all.take(number, Timestamp::UNIX_EPOCH)?;
+    all.leave(number);
     Some(taken)
 }
 
 #[test]
 fn no_more_is_asked_for_than_can_be_begun() {
-    let mut desk = desk(2, 3, 1);
-    assert_eq!(desk.demand(), 0, "nobody waits");
-    let claims: Vec<u64> = (0..3).map(|n| waits(&mut desk, n, false)).collect();
-    assert_eq!(desk.demand(), 2, "two slots");
-    desk.leave(claims[2]);
-    let ahead = waits(&mut desk, 2, true);
-    let first = job(1, 0);
-    let task = task_of(&first);
-    assert_eq!(desk.receive(task, first, Instant::now()), Received::New);
-    assert_eq!(desk.demand(), 1);
-    assert!(take(&mut desk, ahead).is_none(), "idle workers first");
-    let taken = take(&mut desk, claims[1]).unwrap();
+    let mut all = deliveries(2, 3, 1);
+    assert_eq!(all.demand(), 0, "nobody waits");
+    let claims: Vec<u64> = (0..3).map(|n| waits(&mut all, n, false)).collect();
+    assert_eq!(all.demand(), 2, "two slots");
+    all.leave(claims[2]);
+    let ahead = waits(&mut all, 2, true);
+    let first = delivery(1, 0);
+    let task = first.task();
+    assert_eq!(all.receive(task, first, Instant::now()), Received::New);
+    assert_eq!(all.demand(), 1);
+    assert!(take(&mut all, ahead).is_none(), "idle workers first");
+    let taken = take(&mut all, claims[1]).unwrap();
     assert_eq!(
         (taken.lease.worker.clone(), taken.lease.phase, taken.adopted),
         (worker(1), Phase::Placing, false)
     );
-    desk.leave(claims[0]);
-    assert_eq!(desk.demand(), 1, "now for one that waits behind another");
-    desk.over(task, 0, &Over::Superseded, Timestamp::UNIX_EPOCH);
-    assert_eq!(desk.demand(), 1, "one claim waits, whatever is free");
-    desk.close("enough");
-    assert_eq!(desk.demand(), 0);
+    all.leave(claims[0]);
+    assert_eq!(all.demand(), 1, "now for one that waits behind another");
+    all.withdraw(task, 0, &Withdrawn::Superseded, Timestamp::UNIX_EPOCH);
+    assert_eq!(all.demand(), 1, "one claim waits, whatever is free");
+    all.close("enough");
+    assert_eq!(all.demand(), 0);
 }
 
 #[test]
 fn a_worker_that_cannot_take_what_waits_asks_for_something_else() {
-    let mut desk = desk(2, 2, 1);
-    let first = job(1, 0);
-    let task = task_of(&first);
-    let claim = waits(&mut desk, 0, false);
-    desk.receive(task, first, Instant::now());
-    let lease = take(&mut desk, claim).unwrap().lease.reference();
+    let mut all = deliveries(2, 2, 1);
+    let first = delivery(1, 0);
+    let task = first.task();
+    let claim = waits(&mut all, 0, false);
+    all.receive(task, first, Instant::now());
+    let lease = take(&mut all, claim).unwrap().lease.reference();
     // The other one is busy, or away.
     let lacks = remuda_core::Requirements::default();
-    assert_eq!(desk.give_back(lease, Some(&lacks), Instant::now()), Finished::Again);
-    let claim = waits(&mut desk, 0, false);
-    assert!(take(&mut desk, claim).is_none(), "it is for the other one");
-    assert_eq!(desk.demand(), 1, "it is idle, and a slot is free");
-    let ahead = waits(&mut desk, 1, true);
-    assert_eq!(desk.demand(), 1, "what waits is for the other one");
-    assert!(take(&mut desk, ahead).is_some());
+    assert_eq!(all.give_back(lease, Some(&lacks), Instant::now()), Finished::Again);
+    let claim = waits(&mut all, 0, false);
+    assert!(take(&mut all, claim).is_none(), "it is for the other one");
+    assert_eq!(all.demand(), 1, "it is idle, and a slot is free");
+    let ahead = waits(&mut all, 1, true);
+    assert_eq!(all.demand(), 1, "what waits is for the other one");
+    assert!(take(&mut all, ahead).is_some());
 }
 
 #[test]
 fn nothing_is_asked_for_while_too_many_refusals_are_not_heard() {
-    let mut desk = desk(1, 1, 1);
-    waits(&mut desk, 0, false);
-    let refused = |n: usize| Job { refused: Some(n.into()), ..job(n, 0) };
+    let mut all = deliveries(1, 1, 1);
+    waits(&mut all, 0, false);
+    let refused = |n: usize| Delivery { refused: Some(n.into()), ..delivery(n, 0) };
     for n in 0..REFUSALS {
-        assert_eq!(desk.demand(), 1, "{n}");
-        assert_eq!(desk.receive(task_of(&refused(n)), refused(n), Instant::now()), Received::Answer);
+        assert_eq!(all.demand(), 1, "{n}");
+        assert_eq!(all.receive(refused(n).task(), refused(n), Instant::now()), Received::Answer);
     }
-    assert_eq!(desk.demand(), 0);
-    assert_eq!(desk.settle(task_of(&refused(7)), 0, Instant::now()), Settled::Gone);
-    assert_eq!(desk.demand(), 1);
+    assert_eq!(all.demand(), 0);
+    assert_eq!(all.settle(refused(7).task(), 0, Instant::now()), Settled::Gone);
+    assert_eq!(all.demand(), 1);
 }
 
 /// Whoever has the next delivery may have stored the same files already.
 #[test]
 fn the_files_of_what_ended_badly_after_its_time_are_left_alone() {
-    let mut desk = desk(1, 1, 1);
-    let claim = waits(&mut desk, 0, false);
-    desk.receive(task_of(&job(1, 0)), job(1, 0), Instant::now());
-    let lease = take(&mut desk, claim).unwrap().lease.reference();
-    desk.over(lease.task, 0, &Over::Superseded, Timestamp::UNIX_EPOCH);
-    assert!(!desk.may_discard(lease));
-    assert_eq!(desk.end(lease, bad(), Instant::now()), Finished::Forget);
+    let mut all = deliveries(1, 1, 1);
+    let claim = waits(&mut all, 0, false);
+    all.receive(delivery(1, 0).task(), delivery(1, 0), Instant::now());
+    let lease = take(&mut all, claim).unwrap().lease.reference();
+    all.withdraw(lease.task, 0, &Withdrawn::Superseded, Timestamp::UNIX_EPOCH);
+    assert!(!all.may_discard(lease));
+    assert_eq!(all.end(lease, bad(), Instant::now()), Finished::Forget);
 }
 
 #[test]
-fn a_job_that_nobody_takes_goes_back() {
-    let mut desk = desk(1, 1, 1);
+fn a_task_that_nobody_takes_goes_back() {
+    let mut all = deliveries(1, 1, 1);
     let now = Instant::now();
-    let claim = waits(&mut desk, 0, false);
-    let first = job(1, 0);
-    let task = task_of(&first);
-    desk.receive(task, first, now);
-    assert_eq!(desk.strand(now + STRANDED * 2), Some(now + STRANDED * 3), "somebody is about to take it");
-    desk.leave(claim);
-    assert!(desk.strand(now + STRANDED * 3 - Duration::from_secs(1)).is_some());
-    assert_eq!(desk.unsaid(), []);
-    assert_eq!(desk.strand(now + STRANDED * 3), None);
-    assert_eq!(desk.unsaid(), [task]);
-    let (_, ending) = desk.unsent(task).unwrap();
-    assert!(matches!(&*ending, JobEnding::CalledOff { retry: true, .. }));
+    let claim = waits(&mut all, 0, false);
+    let first = delivery(1, 0);
+    let task = first.task();
+    all.receive(task, first, now);
+    assert_eq!(all.strand(now + STRANDED * 2), Some(now + STRANDED * 3), "somebody is about to take it");
+    all.leave(claim);
+    assert!(all.strand(now + STRANDED * 3 - Duration::from_secs(1)).is_some());
+    assert_eq!(all.unsaid(), []);
+    assert_eq!(all.strand(now + STRANDED * 3), None);
+    assert_eq!(all.unsaid(), [task]);
+    let (_, ending) = all.unsent(task).unwrap();
+    assert!(matches!(&*ending, DeliveryEnding::CalledOff { retry: true, .. }));
 }
 
 #[test]
 fn a_holder_is_told_once_at_once_and_then_with_every_beat() {
-    let mut desk = desk(1, 1, 1);
-    let first = job(1, 0);
-    let task = task_of(&first);
-    let claim = waits(&mut desk, 0, false);
-    desk.receive(task, first, Instant::now());
-    let lease = take(&mut desk, claim).unwrap().lease.reference();
-    let beat = |desk: &mut Desk, lease| {
+    let mut all = deliveries(1, 1, 1);
+    let first = delivery(1, 0);
+    let task = first.task();
+    let claim = waits(&mut all, 0, false);
+    all.receive(task, first, Instant::now());
+    let lease = take(&mut all, claim).unwrap().lease.reference();
+    let beat = |all: &mut Deliveries, lease| {
         let leases = vec![LeaseBeat { lease, phase: Phase::Rendering, progress: 0.5 }];
         let owner = OwnerId(Uuid::from_u128(7));
         let request = BeatRequest { owner, leases, workers: Vec::new(), wait: Duration::ZERO };
-        desk.beat(&request, Timestamp::UNIX_EPOCH, Instant::now())
+        all.beat(&request, Timestamp::UNIX_EPOCH, Instant::now())
     };
-    let beaten = beat(&mut desk, lease);
+    let beaten = beat(&mut all, lease);
     assert_eq!((beaten.news, beaten.began), (false, vec![task]));
-    assert!(beat(&mut desk, lease).began.is_empty(), "it is written down once");
-    desk.call_off("stop");
-    let told = beat(&mut desk, lease);
+    assert!(beat(&mut all, lease).began.is_empty(), "it is written down once");
+    all.call_off("stop");
+    let told = beat(&mut all, lease);
     assert!(told.news && told.reply.news[0].cancel);
-    let told = beat(&mut desk, lease);
+    let told = beat(&mut all, lease);
     assert!(!told.news && told.reply.news[0].cancel);
     let old = LeaseRef { fence: Fence(1), ..lease };
-    let lost = beat(&mut desk, old);
+    let lost = beat(&mut all, old);
     assert!(lost.news && lost.reply.lost == [old]);
 }
 
@@ -182,7 +181,7 @@ enum Step {
     Take(usize),
     End(usize, u8),
     GiveBack(usize, bool),
-    Over(usize, u8),
+    Withdrawn(usize, u8),
     Look(usize),
     Say(usize),
     Heard(usize),
@@ -201,7 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
         60 => n.clone().prop_map(Step::Take),
         40 => (n.clone(), 0..3_u8).prop_map(|(n, how)| Step::End(n, how)),
         20 => (n.clone(), any::<bool>()).prop_map(|(n, lacks)| Step::GiveBack(n, lacks)),
-        20 => (n.clone(), 0..3_u8).prop_map(|(n, how)| Step::Over(n, how)),
+        20 => (n.clone(), 0..3_u8).prop_map(|(n, how)| Step::Withdrawn(n, how)),
         50 => n.clone().prop_map(Step::Look),
         40 => n.clone().prop_map(Step::Say),
         40 => n.clone().prop_map(Step::Heard),
@@ -223,15 +222,15 @@ enum Prompt {
     Bad,
 }
 
-/// What really is, beside what the desk thinks.
+/// What really is, beside what is thought of it.
 #[derive(Debug)]
 struct World {
-    desk: Desk,
+    all: Deliveries,
     slots: usize,
     workers: usize,
     starts: i64,
-    /// The last delivery of every job, and whether the employer has yet to hear of it.
-    jobs: Vec<(i32, bool)>,
+    /// The last delivery of every task, and whether the queue has yet to hear of it.
+    given: Vec<(i32, bool)>,
     claims: Vec<u64>,
     leases: Vec<LeaseRef>,
     /// Reports on their way.
@@ -244,11 +243,11 @@ struct World {
 impl World {
     fn new(slots: usize, workers: usize) -> Self {
         Self {
-            desk: desk(slots, workers, 1),
+            all: deliveries(slots, workers, 1),
             slots,
             workers,
             starts: 1,
-            jobs: Vec::new(),
+            given: Vec::new(),
             claims: Vec::new(),
             leases: Vec::new(),
             saying: Vec::new(),
@@ -276,68 +275,68 @@ impl World {
 
     fn settle(&mut self, task: TaskId) {
         if let Some(n) = self.number_of(task) {
-            self.jobs[n].1 = false;
+            self.given[n].1 = false;
         }
     }
 
     fn number_of(&self, task: TaskId) -> Option<usize> {
-        (0..self.jobs.len()).find(|n| task_of(&job(*n, 0)) == task)
+        (0..self.given.len()).find(|n| delivery(*n, 0).task() == task)
     }
 
     fn act(&mut self, step: &Step) {
         let now = Instant::now();
         match *step {
-            Step::New if self.desk.demand() > 0 => {
-                let job = job(self.jobs.len(), 0);
-                let received = self.desk.receive(task_of(&job), job, now);
+            Step::New if self.all.demand() > 0 => {
+                let delivery = delivery(self.given.len(), 0);
+                let received = self.all.receive(delivery.task(), delivery, now);
                 assert_eq!(received, Received::New);
-                self.jobs.push((0, true));
+                self.given.push((0, true));
             }
-            Step::Again(n) if let Some(n) = pick(n, &self.jobs) => {
-                self.jobs[n].0 += 1;
-                self.jobs[n].1 = true;
-                let job = job(n, self.jobs[n].0);
-                let received = self.desk.receive(task_of(&job), job, now);
+            Step::Again(n) if let Some(n) = pick(n, &self.given) => {
+                self.given[n].0 += 1;
+                self.given[n].1 = true;
+                let delivery = delivery(n, self.given[n].0);
+                let received = self.all.receive(delivery.task(), delivery, now);
                 assert!(!matches!(received, Received::New | Received::Stale), "{received:?}");
             }
             Step::Enter(n, ahead) => {
                 let n = n % self.workers;
-                self.claims.push(self.desk.enter(worker(n), ahead, now));
+                self.claims.push(self.all.enter(worker(n), ahead, now));
             }
             Step::Leave(n) if let Some(n) = pick(n, &self.claims) => {
-                self.desk.leave(self.claims.remove(n));
+                self.all.leave(self.claims.remove(n));
             }
             Step::Take(n) if let Some(n) = pick(n, &self.claims) => {
-                if let Some(taken) = self.desk.take(self.claims[n], Timestamp::UNIX_EPOCH) {
-                    self.desk.leave(self.claims.remove(n));
+                if let Some(taken) = self.all.take(self.claims[n], Timestamp::UNIX_EPOCH) {
+                    self.all.leave(self.claims.remove(n));
                     self.begin(taken);
                 }
             }
             Step::End(n, how) if let Some(n) = pick(n, &self.leases) => self.end(n, how, now),
             Step::GiveBack(n, lacks) if let Some(n) = pick(n, &self.leases) => self.give_back(n, lacks, now),
-            Step::Over(n, how) if let Some(n) = pick(n, &self.jobs) => self.over(n, how),
-            Step::Look(n) if let Some(n) = pick(n, &self.jobs) => self.look(n, now),
-            Step::Say(n) if let Some(n) = pick(n, &self.jobs) => {
-                let task = task_of(&job(n, 0));
-                self.desk.begin_to_say(task);
-                self.saying.extend(self.desk.unsent(task).map(|(said, _)| (n, said.attempt)));
+            Step::Withdrawn(n, how) if let Some(n) = pick(n, &self.given) => self.withdraw(n, how),
+            Step::Look(n) if let Some(n) = pick(n, &self.given) => self.look(n, now),
+            Step::Say(n) if let Some(n) = pick(n, &self.given) => {
+                let task = delivery(n, 0).task();
+                self.all.begin_to_say(task);
+                self.saying.extend(self.all.unsent(task).map(|(said, _)| (n, said.attempt)));
             }
             Step::Heard(n) if let Some(n) = pick(n, &self.saying) => {
                 let (n, attempt) = self.saying.remove(n);
-                let task = task_of(&job(n, 0));
-                if self.desk.settle(task, attempt, now) == Settled::Gone {
-                    assert_eq!(attempt, self.jobs[n].0, "the last delivery hears it");
+                let task = delivery(n, 0).task();
+                if self.all.settle(task, attempt, now) == Settled::Gone {
+                    assert_eq!(attempt, self.given[n].0, "the last delivery hears it");
                     self.settle(task);
                 }
             }
             Step::Adopt(n) => {
-                let taken = self.desk.adopt(&worker(n % self.workers), &self.leases, Timestamp::UNIX_EPOCH);
+                let taken = self.all.adopt(&worker(n % self.workers), &self.leases, Timestamp::UNIX_EPOCH);
                 for taken in taken {
                     assert!(taken.adopted);
                     self.begin(taken);
                 }
             }
-            Step::CallOff => self.desk.call_off("enough"),
+            Step::CallOff => self.all.call_off("enough"),
             Step::Killed => self.killed(now),
             _ => {}
         }
@@ -345,8 +344,8 @@ impl World {
 
     fn end(&mut self, n: usize, how: u8, now: Instant) {
         let lease = self.leases.remove(n);
-        let Some((prompt, _)) = self.desk.held(lease) else {
-            assert_eq!(self.desk.end(lease, good(), now), ends::Finished::Fenced);
+        let Some((prompt, _)) = self.all.held(lease) else {
+            assert_eq!(self.all.end(lease, good(), now), ends::Finished::Fenced);
             return;
         };
         let there = self.prompts.get_mut(&prompt).expect("it was sent");
@@ -357,39 +356,39 @@ impl World {
             _ => (Ending::Cancelled, Prompt::Bad),
         };
         there.1 = end;
-        let finished = self.desk.end(lease, ending.clone(), now);
+        let finished = self.all.end(lease, ending.clone(), now);
         match finished {
             Finished::Forget | Finished::Discard | Finished::Left => self.settle(lease.task),
             Finished::Report | Finished::Again => {}
             other => panic!("{other:?}"),
         }
-        assert_eq!(self.desk.end(lease, ending, now), Finished::Repeated, "{finished:?}");
+        assert_eq!(self.all.end(lease, ending, now), Finished::Repeated, "{finished:?}");
     }
 
     fn give_back(&mut self, n: usize, lacks: bool, now: Instant) {
         let lease = self.leases[n];
-        let Some((prompt, _)) = self.desk.held(lease) else { return };
+        let Some((prompt, _)) = self.all.held(lease) else { return };
         if self.prompts.get(&prompt).is_none_or(|(_, there)| *there != Prompt::Runs) {
             return;
         }
         self.leases.remove(n);
         self.prompts.remove(&prompt);
         let lacks = lacks.then(remuda_core::Requirements::default);
-        match self.desk.give_back(lease, lacks.as_ref(), now) {
+        match self.all.give_back(lease, lacks.as_ref(), now) {
             Finished::Forget => self.settle(lease.task),
             Finished::Report | Finished::Again => {}
             other => panic!("{other:?}"),
         }
     }
 
-    fn over(&mut self, n: usize, how: u8) {
-        let task = task_of(&job(n, 0));
+    fn withdraw(&mut self, n: usize, how: u8) {
+        let task = delivery(n, 0).task();
         let over = match how {
-            0 => Over::Unwanted("no".into()),
-            10 => Over::Superseded,
-            _ => Over::Elsewhere,
+            0 => Withdrawn::Unwanted("no".into()),
+            10 => Withdrawn::Superseded,
+            _ => Withdrawn::Elsewhere,
         };
-        let verdict = self.desk.over(task, self.jobs[n].0, &over, Timestamp::UNIX_EPOCH);
+        let verdict = self.all.withdraw(task, self.given[n].0, &over, Timestamp::UNIX_EPOCH);
         // Whatever it is, this delivery needs no answer, unless its end was known before.
         if verdict != Verdict::Ignore {
             self.settle(task);
@@ -397,48 +396,48 @@ impl World {
     }
 
     fn look(&mut self, n: usize, now: Instant) {
-        let task = task_of(&job(n, 0));
-        let Some(job) = self.desk.job(task) else { return };
-        let found = match self.prompts.get(&job.prompt()) {
+        let task = delivery(n, 0).task();
+        let Some(delivery) = self.all.delivery(task) else { return };
+        let found = match self.prompts.get(&delivery.prompt()) {
             None => Found::Nowhere,
             Some((_, Prompt::Bad)) => Found::Bad,
             Some((worker, there)) => {
                 let phase = if *there == Prompt::Runs { Phase::Submitted } else { Phase::Rendering };
-                Found::At { worker: worker.clone(), phase, attempt: None, prompt: job.prompt() }
+                Found::At { worker: worker.clone(), phase, attempt: None, prompt: delivery.prompt() }
             }
         };
-        self.desk.located(task, found, now);
+        self.all.located(task, found, now);
     }
 
     /// The process is killed; the next one has the journal.
     fn killed(&mut self, now: Instant) {
-        let tasks: Vec<TaskId> = self.desk.jobs.keys().copied().collect();
-        let records: Vec<Record> = tasks.iter().filter_map(|task| self.desk.record(*task)).collect();
+        let tasks: Vec<TaskId> = self.all.tasks.keys().copied().collect();
+        let records: Vec<Record> = tasks.iter().filter_map(|task| self.all.record(*task)).collect();
         self.starts += 1;
-        self.desk = desk(self.slots, self.workers, self.starts);
+        self.all = deliveries(self.slots, self.workers, self.starts);
         self.claims.clear();
         self.leases.clear();
         self.saying.clear();
         for record in records {
             let text = serde_json::to_string(&record).unwrap();
-            self.desk.restore(serde_json::from_str(&text).unwrap(), now);
+            self.all.restore(serde_json::from_str(&text).unwrap(), now);
         }
     }
 
     fn check(&self) {
-        for (n, (attempt, owed)) in self.jobs.iter().enumerate() {
-            let known = self.desk.job(task_of(&job(n, 0)));
+        for (n, (attempt, owed)) in self.given.iter().enumerate() {
+            let known = self.all.delivery(delivery(n, 0).task());
             if *owed {
-                let known = known.unwrap_or_else(|| panic!("job {n} is lost"));
-                assert_eq!(known.attempt, *attempt, "of job {n} the last delivery counts");
+                let known = known.unwrap_or_else(|| panic!("task {n} is lost"));
+                assert_eq!(known.attempt, *attempt, "of task {n} the last delivery counts");
             }
         }
-        let used = self.desk.jobs.values().filter(|entry| entry.counts()).count();
-        let demand = self.desk.demand();
+        let used = self.all.tasks.values().filter(|entry| entry.counts()).count();
+        let demand = self.all.demand();
         assert!(demand == 0 || used + demand <= self.slots, "{used} of {} and {demand} more", self.slots);
         assert!(demand <= self.claims.len());
-        let (under_way, ended) = self.desk.counts();
-        assert_eq!(under_way + ended, self.desk.jobs.len());
+        let (under_way, ended) = self.all.counts();
+        assert_eq!(under_way + ended, self.all.tasks.len());
     }
 }
 
@@ -446,7 +445,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_job_is_lost_and_no_prompt_is_sent_twice(
+    fn no_task_is_lost_and_no_prompt_is_sent_twice(
         slots in 1..4_usize,
         workers in 1..4_usize,
         steps in proptest::collection::vec(step(), 1..80),
@@ -457,12 +456,12 @@ proptest! {
             world.check();
         }
         // Everything is done in the end, and everybody is answered.
-        world.desk.call_off("the end");
+        world.all.call_off("the end");
         for _ in 0..200 {
-            if world.desk.counts() == (0, 0) {
+            if world.all.counts() == (0, 0) {
                 break;
             }
-            let all = 0..world.jobs.len();
+            let all = 0..world.given.len();
             for n in all.clone() {
                 world.act(&Step::Look(n));
                 world.check();
@@ -479,7 +478,7 @@ proptest! {
             }
             world.check();
         }
-        prop_assert_eq!(world.desk.counts(), (0, 0));
-        prop_assert!(world.jobs.iter().all(|(_, owed)| !owed));
+        prop_assert_eq!(world.all.counts(), (0, 0));
+        prop_assert!(world.given.iter().all(|(_, owed)| !owed));
     }
 }

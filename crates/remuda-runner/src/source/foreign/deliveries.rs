@@ -1,4 +1,4 @@
-//! What is under way, as values: who may have which job, what is over, and what is still to be said.
+//! What is under way, as values: who may have which task, what is over, and what is still to be said.
 //!
 //! ```text
 //!  receive ─▶ waiting ───────── take ──▶ bound to a worker ── end ──▶ ended ── heard ─▶ gone
@@ -23,34 +23,34 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::record::{Record, VERSION};
-use super::{Job, JobEnding};
+use super::{Delivery, DeliveryEnding};
 
 pub(super) use claims::Taken;
 pub(super) use ends::{Finished, Settled, Verdict};
 
-/// So many good ends are remembered, for so long: the same work may be delivered again.
+/// How many good ends are remembered, and for how long: the same work may be delivered again.
 const REMEMBERED: usize = 256;
 const MEMORY: Duration = Duration::from_secs(3600);
 
 /// Leases whose end was reported are remembered, so that a repeated report is known as one.
 const REPORTED: usize = 64;
 
-/// While so many refusals wait to be heard, nothing is asked for: each of them took no time, and the next would, too.
+/// While this many refusals wait to be heard, nothing is asked for: each of them took no time, and the next would, too.
 const REFUSALS: usize = 256;
 
 /// Renders that were let go of are remembered, so that nobody stops them as nobody's.
 const LET_GO: usize = 256;
 
-/// … for so long.
+/// … for this long.
 const LET_GO_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// A job that no worker takes for so long goes back: it may be tried elsewhere.
+/// A task that no worker takes for this long goes back: it may be tried elsewhere.
 const STRANDED: Duration = Duration::from_secs(60);
 
 /// Leases do not run out while the journal is locked; this is for readers only.
 const LEASE: Duration = Duration::from_secs(3600);
 
-/// Why a job is stopped.
+/// Why a task is stopped.
 #[derive(Debug, Clone)]
 struct Cancel {
     reason: String,
@@ -62,7 +62,7 @@ struct Cancel {
     renewed: bool,
 }
 
-/// A job at a worker.
+/// A task at a worker.
 #[derive(Debug)]
 struct Bound {
     worker: WorkerId,
@@ -84,9 +84,9 @@ enum State {
     Waiting,
     /// At a worker.
     Bound(Bound),
-    /// Over, and the employer has not heard it.
+    /// Over, and the queue has not heard it.
     Ended {
-        ending: Arc<JobEnding>,
+        ending: Arc<DeliveryEnding>,
         lease: Option<LeaseRef>,
         /// Somebody is saying it.
         said: bool,
@@ -95,7 +95,7 @@ enum State {
 
 #[derive(Debug)]
 struct Entry {
-    job: Arc<Job>,
+    delivery: Arc<Delivery>,
     attempt: AttemptNo,
     /// First come, first served.
     order: u64,
@@ -128,8 +128,8 @@ impl Entry {
     }
 
     /// A later delivery takes the place of this one. The prompt stays what it is.
-    fn deliver(&mut self, job: Job) {
-        self.job = Arc::new(Job { sent_as: self.job.sent_as, ..job });
+    fn deliver(&mut self, delivery: Delivery) {
+        self.delivery = Arc::new(Delivery { sent_as: self.delivery.sent_as, ..delivery });
         self.superseded = false;
         if let Some(cancel) = &mut self.cancel {
             cancel.renewed = true;
@@ -138,10 +138,10 @@ impl Entry {
 
     /// A prompt of the first id ended badly.
     fn use_second_id(&mut self) {
-        let mut job = Job::clone(&self.job);
-        job.sent_as = Some(job.second_prompt_id);
-        self.attempt = marked(job.attempt);
-        self.job = Arc::new(job);
+        let mut delivery = Delivery::clone(&self.delivery);
+        delivery.sent_as = Some(delivery.second_prompt_id);
+        self.attempt = marked(delivery.attempt);
+        self.delivery = Arc::new(delivery);
     }
 }
 
@@ -156,14 +156,14 @@ struct Remembered {
     task: TaskId,
     prompt: Uuid,
     attempt: AttemptNo,
-    ending: Arc<JobEnding>,
+    ending: Arc<DeliveryEnding>,
     at: Instant,
 }
 
 /// What a delivery means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Received {
-    /// A new job for the next worker.
+    /// A new task for the next worker.
     New,
     /// It is to be looked for first.
     Look,
@@ -175,7 +175,7 @@ pub(super) enum Received {
     Stale,
 }
 
-/// Where a job was found.
+/// Where a task was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     /// At this worker: it goes on, or has ended well.
@@ -201,15 +201,15 @@ struct Waiter {
     since: Instant,
 }
 
-/// All jobs of a journal source.
+/// All tasks of a foreign source, each with its newest delivery.
 #[derive(Debug)]
-pub(super) struct Desk {
-    employer: String,
+pub(super) struct Deliveries {
+    queue: String,
     owner: OwnerId,
     slots: usize,
     /// All workers that there are.
     workers: BTreeSet<WorkerId>,
-    jobs: BTreeMap<TaskId, Entry>,
+    tasks: BTreeMap<TaskId, Entry>,
     waiters: BTreeMap<u64, Waiter>,
     /// Numbers deliveries and claims.
     next: u64,
@@ -220,21 +220,21 @@ pub(super) struct Desk {
     closing: bool,
 }
 
-impl Desk {
+impl Deliveries {
     /// An empty one. `starts` makes its fences greater than those of all processes before.
     pub(super) fn new(
-        employer: String,
+        queue: String,
         owner: OwnerId,
         slots: usize,
         workers: impl IntoIterator<Item = WorkerId>,
         starts: i64,
     ) -> Self {
         Self {
-            employer,
+            queue,
             owner,
             slots: slots.max(1),
             workers: workers.into_iter().collect(),
-            jobs: BTreeMap::new(),
+            tasks: BTreeMap::new(),
             waiters: BTreeMap::new(),
             next: 0,
             fence: starts.saturating_mul(1_000_000_000),
@@ -260,10 +260,17 @@ impl Desk {
         Fence(self.fence)
     }
 
-    fn insert(&mut self, task: TaskId, job: Arc<Job>, attempt: AttemptNo, state: State, since: Instant) {
+    fn insert(
+        &mut self,
+        task: TaskId,
+        delivery: Arc<Delivery>,
+        attempt: AttemptNo,
+        state: State,
+        since: Instant,
+    ) {
         let order = self.number();
         let entry = Entry {
-            job,
+            delivery,
             attempt,
             order,
             since,
@@ -272,12 +279,12 @@ impl Desk {
             cancel: None,
             avoid: BTreeSet::new(),
         };
-        self.jobs.insert(task, entry);
+        self.tasks.insert(task, entry);
     }
 
     /// Takes up what the journal has from before. `true`: it is to be looked for.
     pub(super) fn restore(&mut self, record: Record, now: Instant) -> bool {
-        let Record { task, worker, attempt, phase, rendering_since, job, ending, .. } = record;
+        let Record { task, worker, attempt, phase, rendering_since, delivery, ending, .. } = record;
         let known = worker.filter(|worker| self.workers.contains(worker));
         let state = match (ending, known) {
             (Some(ending), _) => State::Ended { ending, lease: None, said: false },
@@ -293,63 +300,63 @@ impl Desk {
             (None, None) => State::Looking,
         };
         let look = matches!(state, State::Looking);
-        self.insert(task, job, attempt, state, now);
+        self.insert(task, delivery, attempt, state, now);
         look
     }
 
-    /// A job was delivered.
-    pub(super) fn receive(&mut self, task: TaskId, job: Job, now: Instant) -> Received {
-        if let Some(words) = &job.refused
-            && !self.jobs.contains_key(&task)
+    /// A task was delivered.
+    pub(super) fn receive(&mut self, task: TaskId, delivery: Delivery, now: Instant) -> Received {
+        if let Some(words) = &delivery.refused
+            && !self.tasks.contains_key(&task)
         {
-            let ending = Arc::new(JobEnding::Refused(words.clone()));
-            self.insert(task, Arc::new(job), 1, State::Ended { ending, lease: None, said: false }, now);
+            let ending = Arc::new(DeliveryEnding::Refused(words.clone()));
+            self.insert(task, Arc::new(delivery), 1, State::Ended { ending, lease: None, said: false }, now);
             return Received::Answer;
         }
-        if let Some(entry) = self.jobs.get_mut(&task) {
-            if job.attempt < entry.job.attempt {
+        if let Some(entry) = self.tasks.get_mut(&task) {
+            if delivery.attempt < entry.delivery.attempt {
                 return Received::Stale;
             }
-            let newer = job.attempt > entry.job.attempt;
+            let newer = delivery.attempt > entry.delivery.attempt;
             return match &entry.state {
                 // The bad end of a delivery before this one is of no interest any more.
-                State::Ended { ending, .. } if newer && job.refused.is_none() && !ended_well(ending) => {
-                    entry.deliver(job);
+                State::Ended { ending, .. } if newer && delivery.refused.is_none() && !ended_well(ending) => {
+                    entry.deliver(delivery);
                     entry.cancel = None;
                     entry.state = State::Looking;
                     Received::Look
                 }
                 _ => {
-                    entry.deliver(job);
+                    entry.deliver(delivery);
                     Received::Attached
                 }
             };
         }
         self.remembered.retain(|good| now.saturating_duration_since(good.at) < MEMORY);
         if let Some(good) = self.remembered.iter().rev().find(|good| good.task == task) {
-            let job = Job { sent_as: Some(good.prompt), ..job };
+            let delivery = Delivery { sent_as: Some(good.prompt), ..delivery };
             let state = State::Ended { ending: Arc::clone(&good.ending), lease: None, said: false };
             let attempt = good.attempt;
-            self.insert(task, Arc::new(job), attempt, state, now);
+            self.insert(task, Arc::new(delivery), attempt, state, now);
             return Received::Answer;
         }
         let (state, received) = if self.closing {
             let ending = called_off("the worker is stopping");
             (State::Ended { ending, lease: None, said: false }, Received::Answer)
-        } else if job.again {
+        } else if delivery.again {
             (State::Looking, Received::Look)
         } else {
             (State::Waiting, Received::New)
         };
-        let sent_as = Some(job.prompt_id);
-        self.insert(task, Arc::new(Job { sent_as, ..job }), 1, state, now);
+        let sent_as = Some(delivery.prompt_id);
+        self.insert(task, Arc::new(Delivery { sent_as, ..delivery }), 1, state, now);
         received
     }
 
-    /// A job was looked for. `false`: it is not wanted any more.
+    /// A task was looked for. `false`: it is not wanted any more.
     pub(super) fn located(&mut self, task: TaskId, found: Found, now: Instant) -> bool {
         let fence = self.next_fence();
-        let Some(entry) = self.jobs.get_mut(&task) else { return false };
+        let Some(entry) = self.tasks.get_mut(&task) else { return false };
         if !matches!(entry.state, State::Looking) {
             return false;
         }
@@ -357,7 +364,8 @@ impl Desk {
         match found {
             Found::At { worker, phase, attempt, prompt } => {
                 entry.attempt = attempt.unwrap_or(entry.attempt);
-                entry.job = Arc::new(Job { sent_as: Some(prompt), ..Job::clone(&entry.job) });
+                entry.delivery =
+                    Arc::new(Delivery { sent_as: Some(prompt), ..Delivery::clone(&entry.delivery) });
                 entry.state = State::Bound(Bound {
                     worker,
                     fence,
@@ -374,50 +382,50 @@ impl Desk {
         true
     }
 
-    /// The newest delivery of a job.
-    pub(super) fn job(&self, task: TaskId) -> Option<Arc<Job>> {
-        self.jobs.get(&task).map(|entry| Arc::clone(&entry.job))
+    /// The newest delivery of a task.
+    pub(super) fn delivery(&self, task: TaskId) -> Option<Arc<Delivery>> {
+        self.tasks.get(&task).map(|entry| Arc::clone(&entry.delivery))
     }
 
-    /// The prompt and the job of a lease, while it holds.
-    pub(super) fn held(&self, lease: LeaseRef) -> Option<(Uuid, Arc<Job>)> {
-        let entry = self.jobs.get(&lease.task)?;
+    /// The prompt and the task of a lease, while it holds.
+    pub(super) fn held(&self, lease: LeaseRef) -> Option<(Uuid, Arc<Delivery>)> {
+        let entry = self.tasks.get(&lease.task)?;
         let held = entry.bound().is_some_and(|bound| bound.fence == lease.fence);
-        held.then(|| (entry.job.prompt(), Arc::clone(&entry.job)))
+        held.then(|| (entry.delivery.prompt(), Arc::clone(&entry.delivery)))
     }
 
     /// Everything that is still to be said, and that nobody says.
     pub(super) fn unsaid(&self) -> Vec<TaskId> {
         let unsaid = |entry: &Entry| matches!(entry.state, State::Ended { said, .. } if !said);
-        self.jobs.iter().filter(|(_, entry)| unsaid(entry)).map(|(task, _)| *task).collect()
+        self.tasks.iter().filter(|(_, entry)| unsaid(entry)).map(|(task, _)| *task).collect()
     }
 
     /// Everything that is still to be heard.
     pub(super) fn said(&self) -> Vec<TaskId> {
         let ended = |entry: &Entry| matches!(entry.state, State::Ended { .. });
-        self.jobs.iter().filter(|(_, entry)| ended(entry)).map(|(task, _)| *task).collect()
+        self.tasks.iter().filter(|(_, entry)| ended(entry)).map(|(task, _)| *task).collect()
     }
 
-    /// Whether a job is not over.
+    /// Whether a task is not over.
     pub(super) fn is_under_way(&self, task: TaskId) -> bool {
-        self.jobs.get(&task).is_some_and(|entry| !matches!(entry.state, State::Ended { .. }))
+        self.tasks.get(&task).is_some_and(|entry| !matches!(entry.state, State::Ended { .. }))
     }
 
-    /// All jobs that are not over.
+    /// All tasks that are not over.
     pub(super) fn under_way(&self) -> Vec<TaskId> {
         let under_way = |entry: &Entry| !matches!(entry.state, State::Ended { .. });
-        self.jobs.iter().filter(|(_, entry)| under_way(entry)).map(|(task, _)| *task).collect()
+        self.tasks.iter().filter(|(_, entry)| under_way(entry)).map(|(task, _)| *task).collect()
     }
 
-    /// How many jobs are under way, and how many ends are still to be heard.
+    /// How many tasks are under way, and how many ends are still to be heard.
     pub(super) fn counts(&self) -> (usize, usize) {
-        let ended = self.jobs.values().filter(|entry| matches!(entry.state, State::Ended { .. })).count();
-        (self.jobs.len() - ended, ended)
+        let ended = self.tasks.values().filter(|entry| matches!(entry.state, State::Ended { .. })).count();
+        (self.tasks.len() - ended, ended)
     }
 
-    /// What the journal should have of a job.
+    /// What the journal should have of a task.
     pub(super) fn record(&self, task: TaskId) -> Option<Record> {
-        let entry = self.jobs.get(&task)?;
+        let entry = self.tasks.get(&task)?;
         let bound = entry.bound();
         let ending = match &entry.state {
             State::Ended { ending, .. } => Some(Arc::clone(ending)),
@@ -425,24 +433,24 @@ impl Desk {
         };
         Some(Record {
             version: VERSION,
-            employer: self.employer.clone(),
+            queue: self.queue.clone(),
             task,
             worker: bound.map(|bound| bound.worker.clone()),
             attempt: entry.attempt,
             phase: bound.map(|bound| bound.phase).unwrap_or_default(),
             rendering_since: bound.and_then(|bound| bound.rendering_since),
-            job: Arc::clone(&entry.job),
+            delivery: Arc::clone(&entry.delivery),
             ending,
         })
     }
 
-    /// Whether a good end of a job is known, for a delivery that is to come.
+    /// Whether a good end of a task is known, for a delivery that is to come.
     pub(super) fn remembers(&mut self, task: TaskId, now: Instant) -> bool {
         self.remembered.retain(|good| now.saturating_duration_since(good.at) < MEMORY);
         self.remembered.iter().any(|good| good.task == task)
     }
 
-    fn remember(&mut self, task: TaskId, entry: &Entry, ending: &Arc<JobEnding>, now: Instant) {
+    fn remember(&mut self, task: TaskId, entry: &Entry, ending: &Arc<DeliveryEnding>, now: Instant) {
         if !ended_well(ending) {
             return;
         }
@@ -451,7 +459,7 @@ impl Desk {
         }
         self.remembered.push_back(Remembered {
             task,
-            prompt: entry.job.prompt(),
+            prompt: entry.delivery.prompt(),
             attempt: entry.attempt,
             ending: Arc::clone(ending),
             at: now,
@@ -459,10 +467,10 @@ impl Desk {
     }
 }
 
-fn ended_well(ending: &JobEnding) -> bool {
-    matches!(ending, JobEnding::Ended(Ending::Completed { .. }))
+fn ended_well(ending: &DeliveryEnding) -> bool {
+    matches!(ending, DeliveryEnding::Ended(Ending::Completed { .. }))
 }
 
-fn called_off(reason: impl Into<String>) -> Arc<JobEnding> {
-    Arc::new(JobEnding::CalledOff { reason: reason.into(), retry: true })
+fn called_off(reason: impl Into<String>) -> Arc<DeliveryEnding> {
+    Arc::new(DeliveryEnding::CalledOff { reason: reason.into(), retry: true })
 }

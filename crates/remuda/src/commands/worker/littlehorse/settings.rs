@@ -7,10 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::error::ConfigError;
-use crate::config::resolve::{Origin, Resolved};
-use crate::config::setting::{Program, Setting, Shape, flag};
-use crate::config::values::Span;
+use crate::config::{ConfigError, Origin, Program, Resolved, Setting, Shape, Span, flag};
 
 const WORKER: &[Program] = &[Program::Worker];
 
@@ -181,43 +178,46 @@ passed! {
         false, "Free text that the server keeps with every attempt";
 }
 
-/// A worker for a LittleHorse server.
+/// What a worker for a LittleHorse server is told.
 #[derive(Clone)]
-pub(crate) struct LittleHorse {
+pub(super) struct LittleHorseSettings {
     /// Server: `LHC_API_HOST`, `LH_HOST`, `localhost`. With its port, if that stands there.
-    pub(crate) host: (String, Option<u16>),
+    pub(super) host: (String, Option<u16>),
     /// Whether somebody named the server.
-    pub(crate) host_given: bool,
+    pub(super) host_given: bool,
     /// Everything that somebody set, by the names that LittleHorse's own clients use.
-    pub(crate) given: Vec<(&'static str, String)>,
+    pub(super) given: Vec<(&'static str, String)>,
     /// A properties file: `REMUDA_LITTLEHORSE_CONFIG`, none.
-    pub(crate) config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
     /// What paths of outputs begin with: `COMFYUI_OUTPUT_DIR`, not set.
-    pub(crate) output_dir: Option<String>,
+    pub(super) output_dir: Option<String>,
     /// Between two looks at the queue: `COMFYUI_POLL_INTERVAL_SEC`, 2 seconds.
-    pub(crate) poll_interval: Duration,
+    pub(super) poll_interval: Duration,
     /// Patience with a ComfyUI that does not answer: `COMFYUI_HISTORY_TIMEOUT_SEC`, 10 minutes.
-    pub(crate) history_timeout: Duration,
+    pub(super) history_timeout: Duration,
     /// For one request: `COMFYUI_HTTP_TIMEOUT_SEC`, 30 seconds.
-    pub(crate) http_timeout: Duration,
+    pub(super) http_timeout: Duration,
     /// Repetitions: `COMFYUI_HTTP_RETRIES`, 3.
-    pub(crate) http_retries: usize,
+    pub(super) http_retries: usize,
     /// Between two probes: `COMFYUI_HEALTH_CHECK_INTERVAL_SEC`, 2 seconds.
-    pub(crate) health_interval: Duration,
+    pub(super) health_interval: Duration,
     /// Patience at the start: `COMFYUI_HEALTH_CHECK_TIMEOUT_SEC`, 2 minutes.
-    pub(crate) health_timeout: Duration,
+    pub(super) health_timeout: Duration,
 }
 
-impl fmt::Debug for LittleHorse {
+impl fmt::Debug for LittleHorseSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the values: a secret is among them.
         let given: Vec<_> = self.given.iter().map(|(name, _)| name).collect();
-        f.debug_struct("LittleHorse").field("host", &self.host).field("given", &given).finish_non_exhaustive()
+        f.debug_struct("LittleHorseSettings")
+            .field("host", &self.host)
+            .field("given", &given)
+            .finish_non_exhaustive()
     }
 }
 
-impl LittleHorse {
-    pub(in crate::config) fn read(from: &Resolved) -> Result<Self, ConfigError> {
+impl LittleHorseSettings {
+    pub(super) fn read(from: &Resolved) -> Result<Self, ConfigError> {
         let host = host(from.text(&HOST)).map_err(|reason| from.blame(&HOST, reason))?;
         let given = PASSED.iter().filter(|(_, setting)| from.origin(setting) != Origin::Default);
         let given = given.map(|(name, setting)| match setting.shape {

@@ -1,4 +1,4 @@
-//! What the parts of a journal source share, and what follows from a delivery.
+//! What the parts of a foreign source share, and what follows from a delivery.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,35 +12,34 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use super::desk::{Desk, Received};
-use super::folder::Folder;
-use super::record::task_of;
-use super::{Employer, Job, look, oversee, reports};
+use super::deliveries::{Deliveries, Received};
+use super::journal::Journal;
+use super::{Delivery, ForeignQueue, reporter, search, watching};
 
-/// So many reports are repeated at once.
+/// How many reports are repeated at once.
 const REPEATS: usize = 8;
 
-/// What the parts of a journal source share.
+/// What the parts of a foreign source share.
 #[derive(Debug)]
-pub(super) struct Office {
-    pub(super) employer: Arc<dyn Employer>,
+pub(super) struct Shared {
+    pub(super) queue: Arc<dyn ForeignQueue>,
     pub(super) installation: Uuid,
     /// The number of this process, for workers.
     pub(super) starts: i64,
-    pub(super) folder: Folder,
-    desk: Mutex<Desk>,
-    /// Jobs, slots or claims changed.
+    pub(super) journal: Journal,
+    deliveries: Mutex<Deliveries>,
+    /// Tasks, slots or claims changed.
     pub(super) moves: watch::Sender<u64>,
     /// Somebody who holds a lease should know something.
     pub(super) news: watch::Sender<u64>,
     /// Reports should be tried now.
     pub(super) urge: watch::Sender<u64>,
-    /// Reports that are not heard at once do not all come at once when the employer is back.
+    /// Reports that are not heard at once do not all come at once when the queue is back.
     pub(super) repeats: Semaphore,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
-    /// Who watches over which job.
-    overseers: Mutex<HashMap<TaskId, CancellationToken>>,
+    /// Who watches over which task.
+    watchers: Mutex<HashMap<TaskId, CancellationToken>>,
     pub(super) workers: Vec<(WorkerId, Client)>,
     pub(super) sink: Option<Files>,
 }
@@ -49,40 +48,40 @@ pub(super) fn bump(counter: &watch::Sender<u64>) {
     counter.send_modify(|count| *count = count.wrapping_add(1));
 }
 
-impl Office {
+impl Shared {
     pub(super) fn new(
-        employer: Arc<dyn Employer>,
-        folder: Folder,
-        desk: Desk,
+        queue: Arc<dyn ForeignQueue>,
+        journal: Journal,
+        deliveries: Deliveries,
         workers: Vec<(WorkerId, Client)>,
         sink: Option<Files>,
     ) -> Self {
         Self {
-            employer,
-            installation: folder.installation(),
-            starts: folder.starts(),
-            folder,
-            desk: Mutex::new(desk),
+            queue,
+            installation: journal.installation(),
+            starts: journal.starts(),
+            journal,
+            deliveries: Mutex::new(deliveries),
             moves: watch::Sender::new(0),
             news: watch::Sender::new(0),
             urge: watch::Sender::new(0),
             repeats: Semaphore::new(REPEATS),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
-            overseers: Mutex::default(),
+            watchers: Mutex::default(),
             workers,
             sink,
         }
     }
 
-    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
-        // Nothing in there can panic half-way, so a poisoned desk is still whole.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn deliveries(&self) -> MutexGuard<'_, Deliveries> {
+        // Nothing in there can panic half-way, so what a panic left is still whole.
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes into the journal what the desk knows of a job. A killed process finds it there.
+    /// Writes into the journal what is known of a task. A killed process finds it there.
     pub(super) fn save(&self, task: TaskId) -> std::io::Result<()> {
-        self.folder.save(task, false, || self.desk().record(task))
+        self.journal.save(task, false, || self.deliveries().record(task))
     }
 
     /// … when nothing depends on it.
@@ -92,25 +91,25 @@ impl Office {
         }
     }
 
-    /// A job was delivered.
-    pub(super) fn receive(self: &Arc<Self>, job: Job) {
-        let task = task_of(&job);
-        let (key, attempt) = (job.key.clone(), job.attempt);
-        let received = self.desk().receive(task, job, Instant::now());
+    /// A task was delivered.
+    pub(super) fn receive(self: &Arc<Self>, delivery: Delivery) {
+        let task = delivery.task();
+        let (key, attempt) = (delivery.key.clone(), delivery.attempt);
+        let received = self.deliveries().receive(task, delivery, Instant::now());
         match received {
             Received::New => {
                 bump(&self.moves);
-                self.oversee(task);
+                self.watch_over(task);
             }
             Received::Look => {
                 self.note(task);
-                self.oversee(task);
+                self.watch_over(task);
                 self.look(task);
             }
             Received::Attached => {
                 tracing::info!(key, attempt, %task, "delivered again while it is under way: this delivery gets its end");
                 self.note(task);
-                self.oversee(task);
+                self.watch_over(task);
                 bump(&self.urge);
                 bump(&self.moves);
             }
@@ -125,60 +124,60 @@ impl Office {
         }
     }
 
-    /// Watches over a job, in place of whoever did before.
-    pub(super) fn oversee(self: &Arc<Self>, task: TaskId) {
+    /// Watches over a task, in place of whoever did before.
+    pub(super) fn watch_over(self: &Arc<Self>, task: TaskId) {
         let token = self.stop.child_token();
-        let before = self.overseers().insert(task, token.clone());
+        let before = self.watchers().insert(task, token.clone());
         if let Some(before) = before {
             before.cancel();
         }
-        self.tasks.spawn(oversee::run(Arc::clone(self), task, token));
+        self.tasks.spawn(watching::run(Arc::clone(self), task, token));
     }
 
-    /// Nobody needs to watch over a job any more, unless it was delivered again meanwhile.
-    pub(super) fn look_away(&self, task: TaskId) {
-        let mut overseers = self.overseers();
+    /// Nobody needs to watch over a task any more, unless it was delivered again meanwhile.
+    pub(super) fn stop_watching(&self, task: TaskId) {
+        let mut watchers = self.watchers();
         // Asked while nobody else can be set over it.
-        if !self.desk().is_under_way(task)
-            && let Some(token) = overseers.remove(&task)
+        if !self.deliveries().is_under_way(task)
+            && let Some(token) = watchers.remove(&task)
         {
             token.cancel();
         }
     }
 
-    fn overseers(&self) -> MutexGuard<'_, HashMap<TaskId, CancellationToken>> {
-        self.overseers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watchers(&self) -> MutexGuard<'_, HashMap<TaskId, CancellationToken>> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for a job at all workers.
+    /// Looks for a task at all workers.
     pub(super) fn look(self: &Arc<Self>, task: TaskId) {
-        self.tasks.spawn(look::run(Arc::clone(self), task));
+        self.tasks.spawn(search::run(Arc::clone(self), task));
     }
 
-    /// Says how a job ended, unless somebody does. What is returned ends after the first try.
+    /// Says how a task ended, unless somebody does. What is returned ends after the first try.
     pub(super) fn say(self: &Arc<Self>, task: TaskId) -> Option<oneshot::Receiver<()>> {
-        if !self.desk().begin_to_say(task) {
+        if !self.deliveries().begin_to_say(task) {
             return None;
         }
-        self.look_away(task);
+        self.stop_watching(task);
         let (tried, first) = oneshot::channel();
-        self.tasks.spawn(reports::run(Arc::clone(self), task, Some(tried)));
+        self.tasks.spawn(reporter::run(Arc::clone(self), task, Some(tried)));
         Some(first)
     }
 
     /// Says what a process before this one could not: there may be many of those.
     pub(super) fn say_again(self: &Arc<Self>, task: TaskId) {
-        if self.desk().begin_to_say(task) {
-            self.tasks.spawn(reports::run(Arc::clone(self), task, None));
+        if self.deliveries().begin_to_say(task) {
+            self.tasks.spawn(reporter::run(Arc::clone(self), task, None));
         }
     }
 
     /// Calls off what no worker takes. When to look again.
     pub(super) fn strand(self: &Arc<Self>) -> Option<Instant> {
         let (next, unsaid) = {
-            let mut desk = self.desk();
-            let next = desk.strand(Instant::now());
-            (next, desk.unsaid())
+            let mut deliveries = self.deliveries();
+            let next = deliveries.strand(Instant::now());
+            (next, deliveries.unsaid())
         };
         for task in unsaid {
             self.say(task);
@@ -189,7 +188,7 @@ impl Office {
     /// A render was let go of: its worker gets nothing else until it has ended.
     pub(super) fn let_go(self: &Arc<Self>, task: TaskId) {
         self.keep_let_go();
-        let leases = self.desk().let_go(Timestamp::now());
+        let leases = self.deliveries().let_go(Timestamp::now());
         for lease in leases.into_iter().filter(|lease| lease.task == task) {
             self.linger(lease);
         }
@@ -197,21 +196,21 @@ impl Office {
 
     /// Waits for the end of a render that was let go of.
     pub(super) fn linger(self: &Arc<Self>, lease: Lease) {
-        self.tasks.spawn(look::linger(Arc::clone(self), lease));
+        self.tasks.spawn(search::linger(Arc::clone(self), lease));
     }
 
     /// Writes down which renders were let go of.
     pub(super) fn keep_let_go(&self) {
-        if let Err(error) = self.folder.keep_let_go(|| self.desk().let_go(Timestamp::now())) {
+        if let Err(error) = self.journal.keep_let_go(|| self.deliveries().let_go(Timestamp::now())) {
             tracing::warn!(%error, "the journal cannot be written");
         }
     }
 
-    /// Nothing is left of a job.
-    pub(super) fn forget(&self, task: TaskId, job: Option<&Job>) {
-        self.look_away(task);
-        if let Some(job) = job {
-            self.employer.gone(job);
+    /// Nothing is left of a task.
+    pub(super) fn forget(&self, task: TaskId, delivery: Option<&Delivery>) {
+        self.stop_watching(task);
+        if let Some(delivery) = delivery {
+            self.queue.gone(delivery);
         }
         self.note(task);
         bump(&self.moves);

@@ -1,4 +1,4 @@
-//! Looking for a job that may have been begun before: it is never sent while it may be somewhere already.
+//! Looking for a task that may have been begun before: it is never sent while it may be somewhere already.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use remuda_core::{AttemptNo, Lease, Phase, TaskId, Timestamp, WorkerId};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Job;
-use super::desk::{Found, marked};
-use super::office::{Office, bump};
+use super::Delivery;
+use super::deliveries::{Found, marked};
+use super::shared::{Shared, bump};
 use crate::decide::marker::Marker;
 use crate::herd::jitter;
 
-/// A ComfyUI that cannot be asked is waited for so long.
+/// How long a ComfyUI that cannot be asked is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One question takes no longer than this.
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The pause between two looks at a render that was let go of.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What one ComfyUI knows of a job.
+/// What one ComfyUI knows of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Waits,
@@ -38,32 +38,32 @@ enum Place {
     Absent,
 }
 
-/// Looks for a job, and says so at the desk.
-pub(super) async fn run(office: Arc<Office>, task: TaskId) {
-    let Some(job) = office.desk().job(task) else { return };
+/// Looks for a task, and says so there.
+pub(super) async fn run(shared: Arc<Shared>, task: TaskId) {
+    let Some(delivery) = shared.deliveries().delivery(task) else { return };
     let found = tokio::select! {
         biased;
-        () = office.stop.cancelled() => return,
-        found = search_all(&office, task, &job) => found,
+        () = shared.stop.cancelled() => return,
+        found = search_all(&shared, task, &delivery) => found,
     };
-    tracing::info!(key = job.key, attempt = job.attempt, prompt_id = %job.prompt(), ?found, "looked for a job that may have been begun before");
-    if office.desk().located(task, found, Instant::now()) {
-        office.note(task);
-        bump(&office.moves);
+    tracing::info!(key = delivery.key, attempt = delivery.attempt, prompt_id = %delivery.prompt(), ?found, "looked for a task that may have been begun before");
+    if shared.deliveries().located(task, found, Instant::now()) {
+        shared.note(task);
+        bump(&shared.moves);
     }
 }
 
 /// Looks at a render that was let go of until it has ended: then its worker is free again.
-pub(super) async fn linger(office: Arc<Office>, lease: Lease) {
+pub(super) async fn linger(shared: Arc<Shared>, lease: Lease) {
     let ended = async {
-        let client = office.workers.iter().find(|(worker, _)| *worker == lease.worker);
+        let client = shared.workers.iter().find(|(worker, _)| *worker == lease.worker);
         let mut absent = 0;
         while let Some((_, client)) = client
             && Timestamp::now() < lease.until
         {
             tokio::time::sleep(jitter(LINGER)).await;
             let id = PromptId::from(lease.prompt_id);
-            let place = place_of(client, &id, lease.task, office.installation);
+            let place = place_of(client, &id, lease.task, shared.installation);
             match tokio::time::timeout(QUESTION, place).await {
                 Ok(Ok((Place::EndedWell | Place::EndedBadly, _))) => break,
                 // Seen once, it may be on its way.
@@ -75,23 +75,23 @@ pub(super) async fn linger(office: Arc<Office>, lease: Lease) {
     };
     tokio::select! {
         biased;
-        () = office.stop.cancelled() => return,
+        () = shared.stop.cancelled() => return,
         () = ended => {}
     }
     tracing::info!(worker = %lease.worker, prompt_id = %lease.prompt_id, "a render that was let go of or spared has ended");
-    office.desk().release(&lease);
-    office.keep_let_go();
-    bump(&office.moves);
+    shared.deliveries().release(&lease);
+    shared.keep_let_go();
+    bump(&shared.moves);
 }
 
 /// Looks for all ids that it may have.
-async fn search_all(office: &Office, task: TaskId, job: &Job) -> Found {
-    let mut found = search(office, task, job.prompt()).await;
-    for (delivery, id) in job.earlier.iter().rev().filter(|(_, id)| *id != job.prompt()) {
+async fn search_all(shared: &Shared, task: TaskId, delivery: &Delivery) -> Found {
+    let mut found = search(shared, task, delivery.prompt()).await;
+    for (delivery, id) in delivery.earlier.iter().rev().filter(|(_, id)| *id != delivery.prompt()) {
         if matches!(found, Found::At { .. }) {
             break;
         }
-        match search(office, task, *id).await {
+        match search(shared, task, *id).await {
             Found::At { worker, phase, attempt, prompt } => {
                 let attempt = attempt.or(Some(marked(*delivery)));
                 found = Found::At { worker, phase, attempt, prompt };
@@ -104,11 +104,11 @@ async fn search_all(office: &Office, task: TaskId, job: &Job) -> Found {
 }
 
 /// Asks all workers at once. The first that has it, or had it with a good end, decides.
-async fn search(office: &Office, task: TaskId, prompt: Uuid) -> Found {
+async fn search(shared: &Shared, task: TaskId, prompt: Uuid) -> Found {
     let id = PromptId::from(prompt);
-    let ask = |(worker, client)| ask(worker, client, &id, task, office.installation);
+    let ask = |(worker, client)| ask(worker, client, &id, task, shared.installation);
     let mut answers: FuturesUnordered<_> =
-        office.workers.iter().map(|(worker, client)| ask((worker, client))).collect();
+        shared.workers.iter().map(|(worker, client)| ask((worker, client))).collect();
     let mut found = Found::Nowhere;
     while let Some((worker, place, attempt)) = answers.next().await {
         let phase = match place {
@@ -141,7 +141,7 @@ async fn ask<'a>(
             Err(_) => format!("no answer within {} s", QUESTION.as_secs()),
         };
         if since.elapsed() >= PATIENCE {
-            tracing::warn!(%worker, prompt_id = %id, why, "a ComfyUI could not be asked for a job that may run there; it counts as not there");
+            tracing::warn!(%worker, prompt_id = %id, why, "a ComfyUI could not be asked for a task that may run there; it counts as not there");
             return (worker, Place::Absent, None);
         }
         tokio::time::sleep(PAUSE).await;

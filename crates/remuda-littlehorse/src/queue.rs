@@ -1,35 +1,39 @@
-//! A LittleHorse server as an employer: jobs from its deliveries, reports from their ends.
+//! A LittleHorse server as a queue: tasks from its deliveries, reports from their ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use littlehorse::{Client, Delivery, Ending, Error, Health, Host, Intake, IntakeOptions, Report};
+use littlehorse::{
+    Client, Delivery as Scheduled, Ending, Error, Health, Host, Intake, IntakeOptions, Report,
+};
 use remuda_core::WorkerId;
 use remuda_frames::{Frame, FrameKind};
 use remuda_preflight::GraphLimits;
 use remuda_runner::source::Result;
-use remuda_runner::source::journal::{Employer, Job, JobEnding, Next, Over, Reported};
+use remuda_runner::source::foreign::{
+    Delivery, DeliveryEnding, ForeignQueue, NextDelivery, Reported, Withdrawn,
+};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::contract::{self, Contract};
+use crate::delivery::{self, Cookie, Reading};
 use crate::ending;
 use crate::intakes::{Intakes, Kind};
-use crate::job::{self, Cookie, Reading};
-use crate::names;
 use crate::notes::NoteBook;
 use crate::output::Places;
 use crate::oversight::{self, Look};
+use crate::recognise;
 use crate::reporting;
 
-/// So many reports of tasks that came too late may wait to be heard.
+/// How many reports of tasks that came too late may wait to be heard.
 const MOST_REFUSALS: usize = 256;
 
-/// A task that waited here for so long, because there was no slot for it, may not be ours any more.
+/// A task that waited here longer than this, because there was no slot for it, may not be ours any more.
 const WAITED: Duration = Duration::from_secs(1);
 
 /// How long the server may take to say so.
@@ -97,24 +101,24 @@ struct Serving {
 
 /// A task that was taken; dropped, it is put back.
 struct Taken<'a> {
-    employer: &'a LittleHorse,
+    queue: &'a LittleHorse,
     intakes: &'a Intakes,
     kind: Kind,
-    delivery: Option<Delivery>,
+    scheduled: Option<Scheduled>,
 }
 
 impl Taken<'_> {
-    fn keep(mut self) -> Option<Delivery> {
-        self.delivery.take()
+    fn keep(mut self) -> Option<Scheduled> {
+        self.scheduled.take()
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        if let Some(delivery) = self.delivery.take()
-            && let Some(late) = self.intakes.put_back(delivery, self.kind)
+        if let Some(scheduled) = self.scheduled.take()
+            && let Some(late) = self.intakes.put_back(scheduled, self.kind)
         {
-            self.employer.refuse(late, Ending::Failed { message: STOPPING.to_owned() });
+            self.queue.refuse(late, Ending::Failed { message: STOPPING.to_owned() });
         }
     }
 }
@@ -170,36 +174,18 @@ impl LittleHorse {
         self.serving.as_ref().map(|serving| serving.intakes.hosts()).unwrap_or_default()
     }
 
-    /// Stops asking for tasks. Reports can still be sent.
-    pub async fn close(&self) {
-        let deliveries = match &self.serving {
-            Some(serving) => serving.intakes.close().await,
-            None => Vec::new(),
-        };
-        for delivery in deliveries {
-            self.refuse(delivery, Ending::Failed { message: STOPPING.to_owned() });
-        }
-        self.refusals.close();
-        if tokio::time::timeout(CLOSING, self.refusals.wait()).await.is_err() {
-            tracing::warn!(
-                "not every task that came too late could be given back; their timeouts will end them"
-            );
-        }
-        self.stop.cancel();
-    }
-
     /// Lets a task pass that came just now; one that waited here only if the server still wants it from us: its time ran, and
     /// its next attempt may be rendered elsewhere already.
-    async fn still_ours(&self, intakes: &Intakes, delivery: Delivery, kind: Kind) -> Option<Delivery> {
-        if delivery.at.elapsed() < WAITED {
-            return Some(delivery);
+    async fn still_ours(&self, intakes: &Intakes, scheduled: Scheduled, kind: Kind) -> Option<Scheduled> {
+        if scheduled.at.elapsed() < WAITED {
+            return Some(scheduled);
         }
         // Whoever asks may go away in the middle of the question.
-        let taken = Taken { employer: self, intakes, kind, delivery: Some(delivery) };
-        let over = match taken.delivery.as_ref()?.task_run() {
+        let taken = Taken { queue: self, intakes, kind, scheduled: Some(scheduled) };
+        let over = match taken.scheduled.as_ref()?.task_run() {
             Ok(id) => match tokio::time::timeout(QUESTION, self.client.get_task_run(id)).await {
                 Ok(Ok(run)) => {
-                    let attempt = taken.delivery.as_ref()?.attempt();
+                    let attempt = taken.scheduled.as_ref()?.attempt();
                     oversight::judge(&run, attempt, &self.client.config().worker_id) != Look::Ours
                 }
                 Ok(Err(Error::NotFound { .. })) => true,
@@ -207,36 +193,36 @@ impl LittleHorse {
             },
             Err(_) => false,
         };
-        let delivery = taken.keep()?;
+        let scheduled = taken.keep()?;
         if over {
             tracing::warn!(
-                task = %delivery.key(),
-                attempt = delivery.attempt(),
-                waited_s = delivery.at.elapsed().as_secs(),
+                task = %scheduled.key(),
+                attempt = scheduled.attempt(),
+                waited_s = scheduled.at.elapsed().as_secs(),
                 "a task waited here for a slot until its time was over; it is not begun"
             );
             return None;
         }
-        Some(delivery)
+        Some(scheduled)
     }
 
     /// Reports a task that is not begun, until the server has heard it. Never waits: who asked may go away any time.
-    fn refuse(&self, delivery: Delivery, ending: Ending) {
-        let key = delivery.key();
-        let Ok(task) = delivery.task_run().cloned() else {
+    fn refuse(&self, scheduled: Scheduled, ending: Ending) {
+        let key = scheduled.key();
+        let Ok(task) = scheduled.task_run().cloned() else {
             tracing::error!("a task without an id was delivered; its timeout will end it");
             return;
         };
-        tracing::warn!(task = %key, attempt = delivery.attempt(), why = reporting::words(&ending), "a task was not begun");
+        tracing::warn!(task = %key, attempt = scheduled.attempt(), why = reporting::words(&ending), "a task was not begun");
         if self.refusing.fetch_add(1, Ordering::Relaxed) >= MOST_REFUSALS {
             self.refusing.fetch_sub(1, Ordering::Relaxed);
             tracing::error!(task = %key, "too many reports wait to be heard; the task's timeout will end it");
             return;
         }
-        let report = Report::new(&task, delivery.attempt(), &ending, None);
+        let report = Report::new(&task, scheduled.attempt(), &ending, None);
         let (client, stop, refusing) = (self.client.clone(), self.stop.clone(), Arc::clone(&self.refusing));
         self.refusals.spawn(async move {
-            let told = client.report_until_heard(Some(&delivery.host), &report);
+            let told = client.report_until_heard(Some(&scheduled.host), &report);
             if let Some(Err(error)) = stop.run_until_cancelled(told).await {
                 tracing::error!(task = %key, %error, "a report was refused");
             }
@@ -246,16 +232,16 @@ impl LittleHorse {
 }
 
 #[async_trait]
-impl Employer for LittleHorse {
+impl ForeignQueue for LittleHorse {
     fn name(&self) -> String {
-        names::of(self.client.config())
+        recognise::name_of(self.client.config())
     }
 
-    async fn recognises(&self, name: &str, job: &Job) -> bool {
-        self.knows(name, job).await
+    async fn recognises(&self, name: &str, delivery: &Delivery) -> bool {
+        self.knows(name, delivery).await
     }
 
-    async fn next(&self) -> Result<Job> {
+    async fn next(&self) -> Result<Delivery> {
         let timeout_s =
             self.options.timeout.map(|timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
         let Some(Serving { intakes, .. }) = &self.serving else { return std::future::pending().await };
@@ -267,34 +253,34 @@ impl Employer for LittleHorse {
         };
         loop {
             // It fails only when it is closed: then nothing comes any more.
-            let Ok((delivery, kind)) = intakes.take().await else { return std::future::pending().await };
-            let Some(delivery) = self.still_ours(intakes, delivery, kind).await else { continue };
-            match job::read(&delivery, kind, reading) {
-                Ok(job) => {
-                    tracing::info!(task = job.key, attempt = job.attempt, id = %job.task(), prompt_id = %job.prompt_id, "a task was delivered");
-                    return Ok(job);
+            let Ok((scheduled, kind)) = intakes.take().await else { return std::future::pending().await };
+            let Some(scheduled) = self.still_ours(intakes, scheduled, kind).await else { continue };
+            match delivery::read(&scheduled, kind, reading) {
+                Ok(delivery) => {
+                    tracing::info!(task = delivery.key, attempt = delivery.attempt, id = %delivery.task(), prompt_id = %delivery.prompt_id, "a task was delivered");
+                    return Ok(delivery);
                 }
                 Err(ending) => {
                     let why = reporting::words(&ending);
-                    tracing::warn!(task = %delivery.key(), attempt = delivery.attempt(), why, "a task cannot be begun");
-                    match job::refused(&delivery, reading.tenant, &ending) {
-                        Some(job) => return Ok(job),
-                        None => self.refuse(delivery, *ending),
+                    tracing::warn!(task = %scheduled.key(), attempt = scheduled.attempt(), why, "a task cannot be begun");
+                    match delivery::refused(&scheduled, reading.tenant, &ending) {
+                        Some(delivery) => return Ok(delivery),
+                        None => self.refuse(scheduled, *ending),
                     }
                 }
             }
         }
     }
 
-    async fn report(&self, job: &Job, ended: &JobEnding) -> Result<Reported> {
-        let Some(cookie) = Cookie::read(job) else {
-            tracing::error!(task = job.key, "the journal does not say where the task came from");
+    async fn report(&self, delivery: &Delivery, ended: &DeliveryEnding) -> Result<Reported> {
+        let Some(cookie) = Cookie::read(delivery) else {
+            tracing::error!(task = delivery.key, "the journal does not say where the task came from");
             return Ok(Reported::TooLate);
         };
-        let ending = ending::of(job, ended, &self.options.places);
-        let since = self.notes.of(&job.key, |notes| notes.since);
-        let reported = self.send(job, &cookie, ended, &ending).await?;
-        reporting::tell(job, &ending, reported, since.map(|since| since.elapsed()));
+        let ending = ending::of(delivery, ended, &self.options.places);
+        let since = self.notes.of(&delivery.key, |notes| notes.since);
+        let reported = self.send(delivery, &cookie, ended, &ending).await?;
+        reporting::tell(delivery, &ending, reported, since.map(|since| since.elapsed()));
         Ok(reported)
     }
 
@@ -304,54 +290,77 @@ impl Employer for LittleHorse {
         intakes.until(|health| *health == Health::Healthy).await;
     }
 
-    async fn watch(&self, job: &Job) -> Over {
-        match Cookie::read(job) {
-            Some(cookie) => self.watch_over(job, &cookie).await,
+    async fn watch(&self, delivery: &Delivery) -> Withdrawn {
+        match Cookie::read(delivery) {
+            Some(cookie) => self.watch_over(delivery, &cookie).await,
             None => std::future::pending().await,
         }
     }
 
-    async fn watch_next(&self, job: &Job) -> Next {
-        match Cookie::read(job) {
-            Some(cookie) => self.watch_for_next(job, &cookie).await,
+    async fn watch_next(&self, delivery: &Delivery) -> NextDelivery {
+        match Cookie::read(delivery) {
+            Some(cookie) => self.watch_for_next(delivery, &cookie).await,
             None => std::future::pending().await,
         }
     }
 
-    fn gone(&self, job: &Job) {
-        self.notes.drop(&job.key);
+    async fn close(&self) {
+        let scheduled = match &self.serving {
+            Some(serving) => serving.intakes.close().await,
+            None => Vec::new(),
+        };
+        for scheduled in scheduled {
+            self.refuse(scheduled, Ending::Failed { message: STOPPING.to_owned() });
+        }
+        self.refusals.close();
+        if tokio::time::timeout(CLOSING, self.refusals.wait()).await.is_err() {
+            tracing::warn!(
+                "not every task that came too late could be given back; their timeouts will end them"
+            );
+        }
+        self.stop.cancel();
     }
 
-    fn begun(&self, job: &Job, worker: &WorkerId, found: bool) {
-        let prompt_id = job.sent_as.unwrap_or(job.prompt_id);
-        self.notes.of(&job.key, |notes| {
+    fn is_away(&self) -> bool {
+        matches!(self.health(), Some(Health::Unhealthy(_)))
+    }
+
+    fn gone(&self, delivery: &Delivery) {
+        self.notes.drop(&delivery.key);
+    }
+
+    fn begun(&self, delivery: &Delivery, worker: &WorkerId, found: bool) {
+        let prompt_id = delivery.prompt();
+        self.notes.of(&delivery.key, |notes| {
             notes.begun = Some((prompt_id, worker.clone()));
             notes.since.get_or_insert_with(Instant::now);
             if found {
-                let text = format!("taken up at {worker} as prompt {prompt_id} (attempt {})", job.attempt);
+                let text =
+                    format!("taken up at {worker} as prompt {prompt_id} (attempt {})", delivery.attempt);
                 notes.log.line(&now(), &text);
             }
         });
     }
 
-    fn sent(&self, job: &Job) {
-        self.notes.of(&job.key, |notes| {
+    fn sent(&self, delivery: &Delivery) {
+        self.notes.of(&delivery.key, |notes| {
             if let Some((prompt_id, worker)) = &notes.begun {
-                let text = format!("submitted to {worker} as prompt {prompt_id} (attempt {})", job.attempt);
+                let text =
+                    format!("submitted to {worker} as prompt {prompt_id} (attempt {})", delivery.attempt);
                 notes.log.line(&now(), &text);
             }
         });
     }
 
-    fn queued(&self, job: &Job, ahead: usize) {
-        self.notes.of(&job.key, |notes| notes.log.queued(&now(), ahead));
+    fn queued(&self, delivery: &Delivery, ahead: usize) {
+        self.notes.of(&delivery.key, |notes| notes.log.queued(&now(), ahead));
     }
 
-    fn frame(&self, job: &Job, frame: &Frame) {
+    fn frame(&self, delivery: &Delivery, frame: &Frame) {
         let FrameKind::Progress { fraction, node, value, max, nodes_done, nodes } = &frame.what else {
             return;
         };
-        self.notes.of(&job.key, |notes| {
+        self.notes.of(&delivery.key, |notes| {
             notes.log.progress(Instant::now(), *fraction, |percent| {
                 let step = match node {
                     Some(node) if *max > 1.0 => format!(", node {node} at {value:.0} of {max:.0}"),

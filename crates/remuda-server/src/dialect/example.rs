@@ -59,7 +59,7 @@ impl From<Task> for Job {
 }
 
 /// Run a workflow as a job.
-#[utoipa::path(post, path = "/work", tag = "jobs", request_body = Run, responses((status = 200, body = Job)))]
+#[utoipa::path(post, path = "/runs", tag = "jobs", request_body = Run, responses((status = 200, body = Job)))]
 async fn run(
     State(state): State<AppState>,
     SubmitCaller(caller): SubmitCaller,
@@ -78,7 +78,7 @@ async fn run(
 }
 
 /// Look at a job.
-#[utoipa::path(get, path = "/work/{id}", tag = "jobs", params(("id" = String, Path)), responses((status = 200, body = Job)))]
+#[utoipa::path(get, path = "/runs/{id}", tag = "jobs", params(("id" = String, Path)), responses((status = 200, body = Job)))]
 async fn job(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,

@@ -93,24 +93,24 @@ fn the_page_shows_the_example_that_is_built_here() {
 #[tokio::test]
 async fn a_dialect_that_was_added_works() {
     let rig = Rig::new().await;
-    let (status, job) = rig.post("/work", &json!({"workflow": graph()})).await;
+    let (status, job) = rig.post("/runs", &json!({"workflow": graph()})).await;
     assert_eq!((status, &job["state"]), (StatusCode::OK, &json!("pending")), "{job}");
     let id = job["job"].as_str().unwrap();
-    assert_eq!(rig.ask(Method::GET, &format!("/work/{id}"), "").await, (StatusCode::OK, job.clone()));
+    assert_eq!(rig.ask(Method::GET, &format!("/runs/{id}"), "").await, (StatusCode::OK, job.clone()));
     // It is a task as any other.
     let (status, task) = rig.ask(Method::GET, &format!("/api/v1/tasks/{id}"), "").await;
     assert_eq!((status, &task["payload"]), (StatusCode::OK, &graph()));
     // Its description is there, and every error has its shape, whoever found it.
     let (routes, described) = (example::DIALECT.routes)().split_for_parts();
     drop(routes);
-    assert_eq!(described.paths.paths.keys().collect::<Vec<_>>(), ["/work", "/work/{id}"]);
-    let missing = format!("/work/{}", Uuid::new_v4());
+    assert_eq!(described.paths.paths.keys().collect::<Vec<_>>(), ["/runs", "/runs/{id}"]);
+    let missing = format!("/runs/{}", Uuid::new_v4());
     for (method, path, body, expected) in [
         (Method::GET, missing.as_str(), "", 404),
-        (Method::GET, "/work/7", "", 400),
-        (Method::POST, "/work", "[", 400),
-        (Method::POST, "/work", "{\"workflow\": {}, \"more\": 1}", 422),
-        (Method::DELETE, "/work", "", 405),
+        (Method::GET, "/runs/7", "", 400),
+        (Method::POST, "/runs", "[", 400),
+        (Method::POST, "/runs", "{\"workflow\": {}, \"more\": 1}", 422),
+        (Method::DELETE, "/runs", "", 405),
     ] {
         let (status, body) = rig.ask(method, path, body).await;
         assert_eq!((status.as_u16(), &body["failed"]), (expected, &json!(true)), "{path}: {body}");
@@ -122,7 +122,7 @@ async fn a_dialect_that_was_added_works() {
     };
     let KeyReply::Made { .. } = perform(&*rig.state.store, request).await.unwrap() else { panic!() };
     rig.state.keys.refresh().await.unwrap();
-    let (status, body) = rig.ask(Method::GET, &format!("/work/{id}"), "").await;
+    let (status, body) = rig.ask(Method::GET, &format!("/runs/{id}"), "").await;
     assert_eq!((status, &body["failed"]), (StatusCode::UNAUTHORIZED, &json!(true)), "{body}");
 }
 

@@ -108,10 +108,10 @@ async fn connect(link: &QueueLink, around: &Around) -> anyhow::Result<(Arc<dyn S
             let store = open_store(settings, owner.id).await?;
             let installation = store.installation().await?;
             let files = open_files(settings, &*store, &installation).await?;
-            let preflight = Preflight::new(Arc::clone(&store)).with_pool(process.pool.clone());
-            let source = QueueSource::new(Arc::clone(&store), files, FrameHub::default(), owner.id)
-                .largest_output(settings.tasks.max_output_size)
-                .with_preflight(Arc::new(preflight));
+            let preflight = Arc::new(Preflight::new(Arc::clone(&store)).with_pool(process.pool.clone()));
+            let source =
+                QueueSource::new(Arc::clone(&store), preflight, files, FrameHub::default(), owner.id)
+                    .largest_output(settings.tasks.max_output_size);
             Ok((Arc::new(source), Link::Store(store)))
         }
     }

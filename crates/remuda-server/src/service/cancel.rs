@@ -18,6 +18,8 @@ pub(crate) async fn cancel(
     wait: Option<Duration>,
 ) -> ServiceResult<Task> {
     get(state, caller, id).await?;
+    // Before anything is done: who is turned away has cancelled nothing.
+    let _waiting = wait.map(|_| state.permits.waiting()).transpose()?;
     let follow = state.changes.follow(id);
     let task = match state.store.cancel(id).await {
         Ok(task) => task,
@@ -25,10 +27,7 @@ pub(crate) async fn cancel(
         Err(error) => return Err(ServiceError::about(id)(error)),
     };
     match wait {
-        Some(wait) => {
-            let _waiting = state.permits.waiting()?;
-            for_end(state, task, follow, wait).await
-        }
+        Some(wait) => for_end(state, task, follow, wait).await,
         None => Ok(task),
     }
 }

@@ -42,7 +42,8 @@ impl Drop for Guard {
         if !self.armed {
             return;
         }
-        tracing::info!(task = %self.task, "nobody waits for the prompt any more: it is cancelled");
+        // A client may hang up thousands of times a second, and the record of the task says it as well.
+        tracing::debug!(task = %self.task, "nobody waits for the prompt any more: it is cancelled");
         self.state.tasks.spawn(cancel(self.state.clone(), self.task));
     }
 }

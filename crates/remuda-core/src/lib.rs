@@ -4,6 +4,7 @@
 
 pub mod acquire;
 mod attempt;
+mod errand;
 mod event;
 mod failure;
 mod feed;
@@ -25,6 +26,7 @@ pub mod transition;
 mod worker;
 
 pub use attempt::{Attempt, AttemptOutcome};
+pub use errand::{Destination, Errand, ErrandRecord, ErrandRef, ErrandState, TakenErrand, Upon};
 pub use event::{EventKind, TaskEvent};
 pub use failure::{Failure, FailureClass, MOST_DETAILS, Policy, Verdict};
 pub use feed::{BadPack, FeedEntry, FeedPack};

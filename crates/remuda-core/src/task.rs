@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
-    AttemptNo, Failure, Fence, JsonText, LaneId, Origin, PendingReason, Priority, PromptExtra, Requirements,
+    AttemptNo, Errand, Failure, Fence, JsonText, LaneId, Origin, PendingReason, Priority, PromptExtra, Requirements,
     Sha256, Status, TaskId, TaskResult, Tenant, Timestamp, Version, WorkerId,
 };
 
@@ -174,6 +174,8 @@ pub struct NewTask {
     pub idempotency: Option<Idempotency>,
     /// Through which other door it came in.
     pub origin: Option<Origin>,
+    /// What is to be done outside when it has ended.
+    pub errands: Vec<Errand>,
 }
 
 impl NewTask {
@@ -200,6 +202,7 @@ impl NewTask {
             retry_of: None,
             idempotency: None,
             origin: None,
+            errands: Vec::new(),
         }
     }
 }

@@ -20,9 +20,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AttemptNo, AttemptOutcome, EventKind, Failure, FailureClass, JsonText, Lease, NewTask, OwnerId,
-    PendingReason, Phase, Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId, TaskResult, Tenant,
-    Timestamp, Verdict, WorkerId,
+    Attempt, AttemptNo, AttemptOutcome, EventKind, Failure, FailureClass, FeedEntry, JsonText, Lease, NewTask,
+    OwnerId, PendingReason, Phase, Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId, TaskResult,
+    Tenant, Timestamp, Upon, Verdict, WorkerId,
 };
 
 /// How a runner says that an attempt ended.
@@ -116,6 +116,22 @@ pub struct Ended {
     pub gpu_ms: Option<i64>,
     /// A result came and is not used, because the task was cancelled before or is tried again: its files must go.
     pub discarded: bool,
+}
+
+/// What else a change brings about. The store writes it in the same commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effects {
+    /// For the feed of the tenant.
+    pub feed: FeedEntry,
+    /// Errands of the task that fall due.
+    pub due: &'static [Upon],
+}
+
+impl Effects {
+    /// Of a change: the task after it, and the event that tells it.
+    pub fn of(task: &Task, event: &TaskEvent) -> Self {
+        Self { feed: event.into(), due: Upon::due(task.status) }
+    }
 }
 
 fn after(now: Timestamp, delay: Duration) -> Timestamp {

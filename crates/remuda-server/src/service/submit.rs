@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use remuda_core::{
-    Idempotency, JsonText, NewTask, Origin, PendingReason, Placement, Priority, PromptExtra, Requirements,
+    Errand, Idempotency, JsonText, NewTask, Origin, PendingReason, Placement, Priority, PromptExtra, Requirements,
     Status, Task, TaskId, TaskInput, Tenant, Timestamp,
 };
 use remuda_preflight::Question;
@@ -55,6 +55,8 @@ pub(crate) struct Draft {
     pub(crate) idempotency: Option<Idempotency>,
     /// Through which other door than the task API it comes in.
     pub(crate) origin: Option<Origin>,
+    /// What is to be done outside when it has ended.
+    pub(crate) errands: Vec<Errand>,
 }
 
 impl Draft {
@@ -78,6 +80,7 @@ impl Draft {
             retry_of: None,
             idempotency: None,
             origin: None,
+            errands: Vec::new(),
         }
     }
 }
@@ -158,6 +161,7 @@ pub(crate) async fn check(
         retry_of: draft.retry_of,
         idempotency: draft.idempotency,
         origin: draft.origin,
+        errands: draft.errands,
     };
     Ok(Checked { new, warnings: cleared.warnings, node_errors: cleared.node_errors })
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
-    AttemptNo, Errand, Failure, Fence, JsonText, LaneId, Origin, PendingReason, Priority, PromptExtra, Requirements,
-    Sha256, Status, TaskId, TaskResult, Tenant, Timestamp, Version, WorkerId,
+    AttemptNo, Errand, Failure, Fence, JsonText, LaneId, Origin, PendingReason, Priority, PromptExtra,
+    Requirements, Sha256, Status, TaskId, TaskResult, Tenant, Timestamp, Version, WorkerId,
 };
 
 /// A task as the store keeps it, without its input.

@@ -20,9 +20,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AttemptNo, AttemptOutcome, EventKind, Failure, FailureClass, FeedEntry, JsonText, Lease, NewTask,
-    OwnerId, PendingReason, Phase, Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId, TaskResult,
-    Tenant, Timestamp, Upon, Verdict, WorkerId,
+    Attempt, AttemptNo, AttemptOutcome, EventKind, Failure, FailureClass, FeedEntry, JsonText, Lease,
+    NewTask, OwnerId, PendingReason, Phase, Policy, Requirements, Sha256, Status, Task, TaskEvent, TaskId,
+    TaskResult, Tenant, Timestamp, Upon, Verdict, WorkerId,
 };
 
 /// How a runner says that an attempt ended.

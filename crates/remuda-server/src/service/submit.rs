@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use remuda_core::{
-    Errand, Idempotency, JsonText, NewTask, Origin, PendingReason, Placement, Priority, PromptExtra, Requirements,
-    Status, Task, TaskId, TaskInput, Tenant, Timestamp,
+    Errand, Idempotency, JsonText, NewTask, Origin, PendingReason, Placement, Priority, PromptExtra,
+    Requirements, Status, Task, TaskId, TaskInput, Tenant, Timestamp,
 };
 use remuda_preflight::Question;
 use remuda_store::Submitted;

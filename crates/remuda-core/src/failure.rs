@@ -102,6 +102,13 @@ pub struct Failure {
     pub details: Option<JsonText>,
 }
 
+impl Failure {
+    /// About how many bytes it takes to say it.
+    pub fn text_bytes(&self) -> usize {
+        self.message.len() + self.details.as_ref().map_or(0, |details| details.get().len())
+    }
+}
+
 /// A failure in a row or on the wire. The release before this one reads them too, and knows no class `harmful`: it is
 /// written as a refused graph, which that release does not try again either, with a field that it does not look at.
 #[derive(Serialize, Deserialize)]

@@ -82,7 +82,46 @@ pub struct Task {
     pub hidden_at: Option<Timestamp>,
 }
 
+/// About how many bytes are said of a file.
+const FILE: usize = 512;
+
 impl Task {
+    /// About how many bytes it takes to say what it left, why it failed, and what its submitter keeps with it. All of these
+    /// may be long; the rest of a task never is.
+    pub fn text_bytes(&self) -> usize {
+        let text = |text: &Option<JsonText>| text.as_ref().map_or(0, |text| text.get().len());
+        let left = self.result.as_ref().map_or(0, |result| {
+            result.files.len() * FILE + result.outputs.get().len() + text(&result.node_errors)
+        });
+        left + self.error.as_ref().map_or(0, Failure::text_bytes) + text(&self.metadata)
+    }
+
+    /// The task without what may be long.
+    ///
+    /// ```
+    /// # use remuda_core::{JsonText, Task};
+    /// # fn shown(task: &Task) {
+    /// let brief = task.briefly();
+    /// assert_eq!((brief.id, brief.status), (task.id, task.status));
+    /// assert_eq!(brief.text_bytes(), 0);
+    /// # }
+    /// ```
+    pub fn briefly(&self) -> Self {
+        Self {
+            id: self.id,
+            tenant: self.tenant.clone(),
+            workflow_id: self.workflow_id.clone(),
+            lane: self.lane.clone(),
+            worker: self.worker.clone(),
+            avoid_worker: self.avoid_worker.clone(),
+            origin: self.origin.clone(),
+            error: None,
+            result: None,
+            metadata: None,
+            ..*self
+        }
+    }
+
     /// Whether attempts of an ended task may have left files that are not its result: all but the first were lost, given back
     /// or adopted; and what was not completed may have been stopped while its files were on their way.
     pub fn may_have_left_files(&self) -> bool {

@@ -370,15 +370,46 @@ pub struct Change {
     pub task: TaskId,
     /// Its version by now.
     pub version: Version,
-    /// The task as it was committed, if it ended with that in this process.
+    /// The task as it was committed, if it ended with that in this process and is small.
     pub ended: Option<Arc<Task>>,
 }
 
 impl Change {
     /// What is said of this task once it is committed so.
     pub(crate) fn of(task: &Task) -> Self {
-        let ended = task.status.is_terminal().then(|| Arc::new(task.clone()));
+        // What is large is read by whoever needs it, when it is their turn: here it would be copied by the writer, and kept for
+        // everybody who hears of it.
+        let told = task.status.is_terminal() && task.text_bytes() <= SMALL;
+        let ended = told.then(|| Arc::new(task.clone()));
         Self { task: task.id, version: task.version, ended }
+    }
+}
+
+/// From more bytes than this on, a task is large.
+pub(crate) const SMALL: usize = 64 << 10;
+
+/// A task as it may be kept for long: with everything if it is small.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Glance {
+    /// The task. Of a large one, without its error, its result and its metadata.
+    pub task: Task,
+    /// Whether that is everything.
+    pub whole: bool,
+}
+
+impl Glance {
+    /// What is kept of a task.
+    pub fn of(task: Task) -> Self {
+        let whole = task.text_bytes() <= SMALL;
+        Self { task: if whole { task } else { task.briefly() }, whole }
+    }
+
+    pub(crate) fn whole(task: Task) -> Self {
+        Self { task, whole: true }
+    }
+
+    pub(crate) fn brief(task: Task) -> Self {
+        Self { task, whole: false }
     }
 }
 

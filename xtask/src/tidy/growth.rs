@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 /// Where such functions are.
 const CRATES: &[&str] = &[
     "crates/comfyui/src/",
+    "crates/remuda-frames/src/",
     "crates/remuda-preflight/src/",
     "crates/remuda-runner/src/",
     "crates/remuda-server/src/",
+    "crates/remuda-sidecar/src/",
     "crates/remuda-littlehorse/src/",
 ];
 

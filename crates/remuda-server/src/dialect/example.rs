@@ -74,7 +74,7 @@ async fn run(
     let draft = Draft::new(run.workflow, &state.defaults);
     let checked = service::check(&state, &caller.tenant, draft, &permit).await?;
     let taken = service::submit(&state, checked, permit).await?;
-    Ok(Json(taken.task.into()))
+    Ok(Json(taken.seen.task.into()))
 }
 
 /// Look at a job.

@@ -1,11 +1,11 @@
 //! `DELETE /api/v1/tasks/{id}`.
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use remuda_core::Status;
 
+use super::shown::shown;
 use crate::access::SubmitCaller;
 use crate::error::{ApiResult, ErrorBody};
 use crate::extract::{TaskPath, preferred_wait};
@@ -38,7 +38,9 @@ pub(crate) async fn cancel(
     TaskPath(id): TaskPath,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let task = service::cancel(&state, &caller, id, preferred_wait(&headers)).await?;
-    let status = if task.status == Status::Cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(TaskView::new(task, state.public_url.as_ref()))).into_response())
+    let seen = service::cancel(&state, &caller, id, preferred_wait(&headers)).await?;
+    let cancelled = seen.task.status == Status::Cancelled;
+    let mut response = shown(&state, seen, Vec::new()).await?;
+    *response.status_mut() = if cancelled { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok(response)
 }

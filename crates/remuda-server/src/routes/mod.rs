@@ -15,6 +15,7 @@ mod outputs;
 mod record;
 mod retry;
 mod room;
+mod shown;
 mod submit;
 mod worker_side;
 mod workers;
@@ -23,7 +24,6 @@ pub(crate) use assets::{mime, timely};
 pub(crate) use download::{Sendable, names, send};
 pub(crate) use index::described;
 pub(crate) use large::LargeInputs;
-pub(crate) use record::said;
 pub(crate) use room::upload_room;
 pub(crate) use worker_side::Live;
 

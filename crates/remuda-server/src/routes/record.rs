@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use remuda_core::{Failure, JsonText, Task};
+use remuda_core::Failure;
 
 use super::large::Input;
 
@@ -17,9 +17,6 @@ use crate::service::{self, Details};
 use crate::share::{Held, Visit};
 use crate::state::AppState;
 use crate::wire::TaskView;
-
-/// About how many bytes are said of a file.
-const FILE: usize = 512;
 
 /// About how many bytes are said of an attempt.
 const ATTEMPT: usize = 256;
@@ -46,7 +43,7 @@ pub(crate) async fn get(
 ) -> ApiResult<Response> {
     let task = service::get(&state, &caller, id).await?;
     let (status, reason, tenant, attempt) = (task.status, task.reason, task.tenant.clone(), task.attempt);
-    let mut size = said(&task);
+    let mut size = task.text_bytes();
     // What is large is counted from here on: the task, and the text that is made of it.
     let pass = match size {
         0..LARGE => None,
@@ -66,8 +63,10 @@ pub(crate) async fn get(
         None => {}
     }
     let Details { attempts, lease, position } = service::details(&state, id, status, reason).await?;
-    let told: usize =
-        attempts.iter().map(|attempt| ATTEMPT + attempt.failure.as_ref().map_or(0, failed)).sum();
+    let told: usize = attempts
+        .iter()
+        .map(|attempt| ATTEMPT + attempt.failure.as_ref().map_or(0, Failure::text_bytes))
+        .sum();
     size += told;
     let told = match told {
         0..LARGE => None,
@@ -88,20 +87,6 @@ pub(crate) async fn get(
     let head = state.compute_of("writing a task", &tenant, id, size, move || serde_json::to_string(&view));
     let head = head.await?.map_err(|error| ApiError::internal(error.to_string()))?;
     Ok(spliced(head, workflow).map(|body| Held::wrap(body, pass)))
-}
-
-/// About how many bytes it takes to say what a task left and why it failed.
-pub(crate) fn said(task: &Task) -> usize {
-    let text = |text: &Option<JsonText>| text.as_ref().map_or(0, |text| text.get().len());
-    let left = task.result.as_ref().map_or(0, |result| {
-        result.files.len() * FILE + result.outputs.get().len() + text(&result.node_errors)
-    });
-    left + task.error.as_ref().map_or(0, failed) + text(&task.metadata)
-}
-
-/// About how many bytes it takes to say why something failed.
-fn failed(failure: &Failure) -> usize {
-    failure.message.len() + failure.details.as_ref().map_or(0, |details| details.get().len())
 }
 
 /// The record with a workflow that is not copied into it: several readers may have the same one.

@@ -1,11 +1,11 @@
 //! `POST /api/v1/tasks/{id}/retry`.
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use http::HeaderMap;
 use remuda_core::Sha256;
 
+use super::shown::shown;
 use super::submit::{idempotency, taken_in};
 use crate::access::SubmitCaller;
 use crate::error::{ApiResult, ErrorBody};
@@ -46,9 +46,7 @@ pub(crate) async fn retry(
     let request = Sha256::of(format!("retry {id}").as_bytes());
     let (idempotency, wait) = (idempotency(&headers, request)?, preferred_wait(&headers));
     match service::retry(&state, &caller, id, idempotency, wait).await? {
-        Retried::Hastened(task) => {
-            Ok((StatusCode::OK, Json(TaskView::new(task, state.public_url.as_ref()))).into_response())
-        }
-        Retried::Again(taken) => Ok(taken_in(&state, taken, wait)),
+        Retried::Hastened(seen) => shown(&state, seen, Vec::new()).await,
+        Retried::Again(taken) => taken_in(&state, taken, wait).await,
     }
 }

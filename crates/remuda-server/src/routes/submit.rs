@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use remuda_core::{Idempotency, Sha256, Timestamp};
 
+use super::shown::shown;
 use crate::access::SubmitCaller;
 use crate::compute::LIGHT;
 use crate::error::{ApiError, ApiResult, ErrorBody};
@@ -71,9 +71,12 @@ pub(crate) async fn submit(
     };
     let wait = preferred_wait(&headers);
     if let Some(known) = &idempotency
-        && let Some(before) = service::repeated(&state, &caller.tenant, known, wait).await?
+        && let Some(before) = service::submitted_before(&state, &caller.tenant, known).await?
     {
-        return Ok(taken_in(&state, before, wait));
+        // What was sent is not needed, however long the task is waited for.
+        drop((bytes, permit));
+        let before = service::repeated(&state, before, wait).await?;
+        return taken_in(&state, before, wait).await;
     }
     let (defaults, now) = (state.defaults.clone(), Timestamp::now());
     let (size, kind) = (bytes.len(), headers.get(header::CONTENT_TYPE).cloned());
@@ -82,17 +85,19 @@ pub(crate) async fn submit(
     let draft = Draft { idempotency, ..draft };
     let checked = service::check(&state, &caller.tenant, draft, &permit).await?;
     let taken = service::submit_and_wait(&state, checked, permit, wait).await?;
-    Ok(taken_in(&state, taken, wait))
+    taken_in(&state, taken, wait).await
 }
 
 /// The answer to a submission.
-pub(super) fn taken_in(state: &AppState, taken: Taken, waited: Option<Duration>) -> Response {
-    let Taken { task, before, warnings, .. } = taken;
-    let place = format!("/api/v1/tasks/{}", task.id);
-    let mut view = TaskView::new(task, state.public_url.as_ref());
-    view.warnings = warnings;
-    let status = if before { StatusCode::OK } else { StatusCode::CREATED };
-    let mut response = (status, Json(view)).into_response();
+pub(super) async fn taken_in(
+    state: &AppState,
+    taken: Taken,
+    waited: Option<Duration>,
+) -> ApiResult<Response> {
+    let Taken { seen, before, warnings, .. } = taken;
+    let place = format!("/api/v1/tasks/{}", seen.task.id);
+    let mut response = shown(state, seen, warnings).await?;
+    *response.status_mut() = if before { StatusCode::OK } else { StatusCode::CREATED };
     let headers = response.headers_mut();
     if let Ok(place) = HeaderValue::from_str(&place) {
         headers.insert(header::LOCATION, place);
@@ -105,7 +110,7 @@ pub(super) fn taken_in(state: &AppState, taken: Taken, waited: Option<Duration>)
     {
         headers.insert(APPLIED, applied);
     }
-    response
+    Ok(response)
 }
 
 /// The client's own name for the request.

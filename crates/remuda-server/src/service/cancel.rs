@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use remuda_core::{Status, Task, TaskId};
+use remuda_core::{Status, TaskId};
+use remuda_store::Glance;
 
 use super::watch::for_end;
-use super::{ServiceError, ServiceResult, get};
+use super::{ServiceError, ServiceResult, glance};
 use crate::access::Caller;
 use crate::state::AppState;
 
@@ -16,18 +17,18 @@ pub(crate) async fn cancel(
     caller: &Caller,
     id: TaskId,
     wait: Option<Duration>,
-) -> ServiceResult<Task> {
-    get(state, caller, id).await?;
+) -> ServiceResult<Glance> {
+    glance(state, caller, id).await?;
     // Before anything is done: who is turned away has cancelled nothing.
     let _waiting = wait.map(|_| state.permits.waiting()).transpose()?;
     let follow = state.changes.follow(id);
-    let task = match state.store.cancel(id).await {
-        Ok(task) => task,
-        Err(remuda_store::Error::Finished(Status::Cancelled)) => get(state, caller, id).await?,
+    let seen = match state.store.cancel(id).await {
+        Ok(task) => Glance::of(task),
+        Err(remuda_store::Error::Finished(Status::Cancelled)) => glance(state, caller, id).await?,
         Err(error) => return Err(ServiceError::about(id)(error)),
     };
     match wait {
-        Some(wait) => for_end(state, task, follow, wait).await,
-        None => Ok(task),
+        Some(wait) => for_end(state, seen, follow, wait).await,
+        None => Ok(seen),
     }
 }

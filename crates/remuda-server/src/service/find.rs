@@ -1,10 +1,11 @@
 //! Reading tasks.
 
 use remuda_core::{Attempt, Lease, OutputFile, PendingReason, Status, Task, TaskId, Tenant};
-use remuda_store::{ListQuery, Page, Position};
+use remuda_store::{Glance, ListQuery, Page, Position};
 
 use super::{ServiceError, ServiceResult};
 use crate::access::Caller;
+use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
 use crate::state::Shared;
 
 /// How many of the last attempts are shown: a task that goes back again and again has attempts without end.
@@ -16,6 +17,28 @@ pub(crate) async fn get(state: &Shared, caller: &Caller, id: TaskId) -> ServiceR
         Some(task) if caller.sees(&task.tenant) => Ok(task),
         _ => Err(ServiceError::NoTask(id)),
     }
+}
+
+/// The same, without what may be long: to see how it is, and whose.
+pub(crate) async fn glance(state: &Shared, caller: &Caller, id: TaskId) -> ServiceResult<Glance> {
+    match state.store.glance(id).await? {
+        Some(seen) if caller.sees(&seen.task.tenant) => Ok(seen),
+        _ => Err(ServiceError::NoTask(id)),
+    }
+}
+
+/// A task with everything that may be long. What is large is read when it is the caller's turn, and is counted, once as it is
+/// read and once as it is written, while the pass is held.
+pub(crate) async fn whole(state: &Shared, seen: Glance) -> ServiceResult<(Task, Option<Pass>)> {
+    let Glance { task, whole } = seen;
+    if whole {
+        return Ok((task, None));
+    }
+    let _reading = state.permits.read().await?;
+    let task = state.store.task(task.id).await?.ok_or(ServiceError::NoTask(task.id))?;
+    let amount = 2 * task.text_bytes() as u64;
+    let pass = state.memory.wait(&Visit::guest(), amount, PATIENCE).await;
+    Ok((task, Some(pass.map_err(|_| TurnedAway::Memory)?)))
 }
 
 /// What is known of a task beside its record.

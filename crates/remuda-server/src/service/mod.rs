@@ -21,7 +21,7 @@ mod watch;
 pub(crate) use cancel::cancel;
 pub(crate) use error::{ServiceError, ServiceResult};
 pub(crate) use feed::{Begin, FeedReader, FeedWish, follow_feed};
-pub(crate) use find::{Details, Wish, details, get, list, output, query};
+pub(crate) use find::{Details, Wish, details, get, glance, list, output, query, whole};
 pub(crate) use retry::{Retried, retry};
 pub(crate) use submit::{Draft, Taken, check, repeated, submit, submit_and_wait, submitted_before};
 pub(crate) use watch::{for_end, for_news, last_look};

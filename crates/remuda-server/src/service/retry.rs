@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use remuda_core::{FailureClass, Idempotency, Status, Task, TaskId, TaskInput, Timestamp};
+use remuda_core::{FailureClass, Idempotency, Status, TaskId, TaskInput, Timestamp};
+use remuda_store::Glance;
 
-use super::{Draft, ServiceError, ServiceResult, Taken, check, get, repeated, submit_and_wait};
+use super::{
+    Draft, ServiceError, ServiceResult, Taken, check, glance, repeated, submit_and_wait, submitted_before,
+    whole,
+};
 use crate::access::Caller;
 use crate::share::Visit;
 use crate::state::AppState;
@@ -13,7 +17,7 @@ use crate::state::AppState;
 #[derive(Debug)]
 pub(crate) enum Retried {
     /// It was waiting for its time, and waits no longer.
-    Hastened(Task),
+    Hastened(Glance),
     /// It had ended: a new one does the same.
     Again(Taken),
 }
@@ -26,39 +30,45 @@ pub(crate) async fn retry(
     idempotency: Option<Idempotency>,
     wait: Option<Duration>,
 ) -> ServiceResult<Retried> {
-    let task = get(state, caller, id).await?;
-    match task.status {
+    let seen = glance(state, caller, id).await?;
+    match seen.task.status {
         Status::Pending => {
             let task = state.store.hasten(id).await.map_err(ServiceError::about(id))?;
-            Ok(Retried::Hastened(task))
+            Ok(Retried::Hastened(Glance::of(task)))
         }
         Status::Running => Err(ServiceError::Running(id)),
-        Status::Failed if task.error.as_ref().is_some_and(|error| error.class == FailureClass::Harmful) => {
-            Err(ServiceError::Harmful(id))
-        }
         Status::Completed | Status::Failed | Status::Cancelled => {
-            again(state, task, idempotency, wait).await.map(Retried::Again)
+            again(state, seen, idempotency, wait).await.map(Retried::Again)
         }
     }
 }
 
 async fn again(
     state: &AppState,
-    old: Task,
+    seen: Glance,
     idempotency: Option<Idempotency>,
     wait: Option<Duration>,
 ) -> ServiceResult<Taken> {
     if let Some(known) = &idempotency
-        && let Some(taken) = repeated(state, &old.tenant, known, wait).await?
+        && let Some(before) = submitted_before(state, &seen.task.tenant, known).await?
     {
-        return Ok(taken);
+        return repeated(state, before, wait).await;
     }
+    let (mut old, counted) = whole(state, seen).await?;
+    if old.error.as_ref().is_some_and(|error| error.class == FailureClass::Harmful) {
+        return Err(ServiceError::Harmful(old.id));
+    }
+    let metadata = old.metadata.take();
+    // What it left is not needed, however long the new one is waited for.
+    let old = old.briefly();
+    drop(counted);
     let permit = state.permits.submission().await?;
     // It takes twice the room that the body of a submission takes, because it is read from the store as well as written,
     // and has it before it is read.
     let size = state.store.input_size(old.id).await?.ok_or(ServiceError::NoTask(old.id))?;
+    let kept = metadata.as_ref().map_or(0, |metadata| metadata.get().len() as u64);
     if let Some(visit) = Visit::current() {
-        visit.expect(size.saturating_mul(2)).await?;
+        visit.expect(size.saturating_mul(2).saturating_add(kept)).await?;
     }
     let reading = state.permits.read().await?;
     let input = state.store.input(old.id).await?.ok_or(ServiceError::NoTask(old.id))?;
@@ -76,7 +86,7 @@ async fn again(
         deadline: old.deadline.filter(|deadline| *deadline > Timestamp::now()),
         timeout_s: old.timeout_s,
         max_retries: old.max_retries,
-        metadata: old.metadata,
+        metadata,
         retry_of: Some(old.id),
         idempotency,
         ..Draft::new(workflow, &state.defaults)

@@ -8,11 +8,11 @@ use remuda_core::{
     Requirements, Status, Task, TaskId, TaskInput, Tenant, Timestamp,
 };
 use remuda_preflight::Question;
-use remuda_store::Submitted;
+use remuda_store::{Glance, Submitted};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::watch::for_end;
+use super::watch::{for_end, look};
 use super::{ServiceError, ServiceResult};
 use crate::options::TaskDefaults;
 use crate::permits::Submission;
@@ -100,7 +100,7 @@ pub(crate) struct Checked {
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// The task. A repeated submission gets the task of the first one, however far that is.
-    pub(crate) task: Task,
+    pub(crate) seen: Glance,
     /// Whether the same submission came before.
     pub(crate) before: bool,
     /// What the submitter should know.
@@ -111,8 +111,8 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// The task that the same submission made before.
-    fn before(task: Task) -> Self {
-        Self { task, before: true, warnings: Vec::new(), node_errors: Map::new() }
+    fn before(seen: Glance) -> Self {
+        Self { seen, before: true, warnings: Vec::new(), node_errors: Map::new() }
     }
 }
 
@@ -183,9 +183,11 @@ pub(crate) async fn submit(state: &AppState, checked: Checked, permit: Submissio
     match submitted {
         Ok(Submitted::New(task)) => {
             state.metrics.submitted(&tenant);
-            Ok(Taken { task, before: false, warnings, node_errors })
+            Ok(Taken { seen: Glance::of(task), before: false, warnings, node_errors })
         }
-        Ok(Submitted::Before(task)) => Ok(Taken { task, before: true, warnings, node_errors }),
+        Ok(Submitted::Before(task)) => {
+            Ok(Taken { seen: look(state, task.id).await?, before: true, warnings, node_errors })
+        }
         // With the id the caller can find out later whether it was taken in.
         Err(error @ remuda_store::Error::Unavailable { .. }) => Err(ServiceError::about(id)(error)),
         Err(error) => Err(error.into()),
@@ -202,7 +204,7 @@ pub(crate) async fn submit_and_wait(
     let Some(wait) = wait else {
         let mut taken = submit(state, checked, permit).await?;
         if !taken.before {
-            as_taken_in(&mut taken.task);
+            as_taken_in(&mut taken.seen.task);
         }
         return Ok(taken);
     };
@@ -210,8 +212,16 @@ pub(crate) async fn submit_and_wait(
     // Before the submission: nothing that happens to the task may be missed.
     let (_waiting, follow) = (state.permits.waiting()?, state.changes.follow(id));
     let mut taken = submit(state, checked, permit).await?;
-    let follow = if taken.task.id == id { follow } else { state.changes.follow(taken.task.id) };
-    taken.task = for_end(state, taken.task, follow, wait).await?;
+    let first = taken.seen.task.id;
+    let follow = match first == id {
+        true => follow,
+        false => {
+            let follow = state.changes.follow(first);
+            taken.seen = look(state, first).await?;
+            follow
+        }
+    };
+    taken.seen = for_end(state, taken.seen, follow, wait).await?;
     Ok(taken)
 }
 
@@ -220,30 +230,31 @@ pub(crate) async fn submitted_before(
     state: &AppState,
     tenant: &Tenant,
     known: &Idempotency,
-) -> ServiceResult<Option<Task>> {
+) -> ServiceResult<Option<Glance>> {
     match state.store.submitted(tenant, &known.key).await? {
         Some((request, task)) if request != known.request => {
             Err(remuda_store::Error::Conflict { task }.into())
         }
-        Some((_, task)) => Ok(state.store.task(task).await?),
+        Some((_, task)) => Ok(state.store.glance(task).await?),
         None => Ok(None),
     }
 }
 
-/// The task that the same request made before, at its end if that is wanted.
+/// Answers a repeated request with the task that the first one made, at its end if that is wanted. Whoever waits holds nothing
+/// that others need: no body, and no permit but the one for waiting.
 pub(crate) async fn repeated(
     state: &AppState,
-    tenant: &Tenant,
-    known: &Idempotency,
+    mut before: Glance,
     wait: Option<Duration>,
-) -> ServiceResult<Option<Taken>> {
-    let Some(mut task) = submitted_before(state, tenant, known).await? else { return Ok(None) };
-    if let Some(wait) = wait {
-        let _waiting = state.permits.waiting()?;
-        let follow = state.changes.follow(task.id);
-        task = for_end(state, task, follow, wait).await?;
+) -> ServiceResult<Taken> {
+    if let Some(wait) = wait
+        && !before.task.status.is_terminal()
+    {
+        let id = before.task.id;
+        let (_waiting, follow) = (state.permits.waiting()?, state.changes.follow(id));
+        before = for_end(state, look(state, id).await?, follow, wait).await?;
     }
-    Ok(Some(Taken::before(task)))
+    Ok(Taken::before(before))
 }
 
 /// With an idle worker waiting, a task runs from the commit that took it in. Its submitter is told what holds in every

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use remuda_core::Task;
+use remuda_core::TaskId;
+use remuda_store::Glance;
 use tokio::time::Instant;
 
 use super::{ServiceError, ServiceResult};
@@ -17,60 +18,62 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Waits until the task has ended, the time is over, or the server stops; the task as it is then.
 pub(crate) async fn for_end(
     state: &AppState,
-    mut task: Task,
+    mut seen: Glance,
     mut follow: Follow,
     wait: Duration,
-) -> ServiceResult<Task> {
+) -> ServiceResult<Glance> {
     let deadline = Instant::now() + wait;
     loop {
-        if task.status.is_terminal() || state.stop.is_cancelled() {
-            return Ok(task);
+        if seen.task.status.is_terminal() || state.stop.is_cancelled() {
+            return Ok(seen);
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return if wait.is_zero() { Ok(task) } else { last_look(state, task).await };
+            return if wait.is_zero() { Ok(seen) } else { last_look(state, seen).await };
         }
-        task = for_news(state, task, &mut follow, left).await?;
+        seen = for_news(state, seen, &mut follow, left).await?;
     }
 }
 
 /// Waits until there is news of the task, but not longer than `at_most`; the task as it is then.
 pub(crate) async fn for_news(
     state: &AppState,
-    task: Task,
+    seen: Glance,
     follow: &mut Follow,
     at_most: Duration,
-) -> ServiceResult<Task> {
+) -> ServiceResult<Glance> {
     let told = tokio::select! {
         told = follow.changed(at_most) => told,
         () = state.stop.cancelled() => false,
     };
     let news = follow.known();
     if let Some(ended) = news.ended {
-        return Ok((*ended).clone());
+        return Ok(Glance::of((*ended).clone()));
     }
-    if !told || news.is_known(task.version) {
-        return Ok(task);
+    if !told || news.is_known(seen.task.version) {
+        return Ok(seen);
     }
-    match state.store.task(task.id).await {
-        Ok(Some(now)) => Ok(now),
-        Ok(None) => Err(ServiceError::NoTask(task.id)),
+    match look(state, seen.task.id).await {
+        Ok(now) => Ok(now),
         // The task is safe, and the caller waits for an answer that will come.
-        Err(error) if error.is_temporary() => {
+        Err(ServiceError::Store(error)) if error.is_temporary() => {
             follow.again();
             tokio::time::sleep(PAUSE.min(at_most)).await;
-            Ok(task)
+            Ok(seen)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
 }
 
 /// The task at the end of the waiting: something may have happened to it a moment ago.
-pub(crate) async fn last_look(state: &AppState, task: Task) -> ServiceResult<Task> {
-    match state.store.task(task.id).await {
-        Ok(Some(now)) => Ok(now),
-        Ok(None) => Err(ServiceError::NoTask(task.id)),
-        Err(error) if error.is_temporary() => Ok(task),
-        Err(error) => Err(error.into()),
+pub(crate) async fn last_look(state: &AppState, seen: Glance) -> ServiceResult<Glance> {
+    match look(state, seen.task.id).await {
+        Err(ServiceError::Store(error)) if error.is_temporary() => Ok(seen),
+        answer => answer,
     }
+}
+
+/// The task as it is now. Whoever waits keeps nothing of it that is long: thousands may wait for one task.
+pub(super) async fn look(state: &AppState, id: TaskId) -> ServiceResult<Glance> {
+    state.store.glance(id).await?.ok_or(ServiceError::NoTask(id))
 }

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use remuda_core::{JsonText, OutputFile, Task, TaskId, TaskResult};
 use remuda_files::{FileKey, Files};
+use remuda_store::Glance;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
@@ -100,18 +101,19 @@ fn size_of(result: &TaskResult) -> usize {
 /// Answers with what a completed task left. `foreseen`: which of its nodes were known not to run.
 pub(super) async fn success(
     state: &AppState,
-    task: Task,
+    seen: Glance,
     foreseen: Map<String, Value>,
     took: Duration,
     form: &Form,
     permit: Pass,
 ) -> Result<Response, SyncError> {
+    let Glance { task, whole } = seen;
     let prompt_id = names::prompt_id(&task);
     // A few at once are read and written: how large they are is counted when they are there.
     let reading = state.permits.read().await?;
-    let result = match task.result {
-        Some(result) => Some(result),
-        None => state.store.task(task.id).await.map_err(ServiceError::from)?.and_then(|task| task.result),
+    let result = match whole {
+        true => task.result,
+        false => state.store.task(task.id).await.map_err(ServiceError::from)?.and_then(|task| task.result),
     };
     let mut result = result.unwrap_or_default();
     // What ComfyUI said counts; what was said for it before holds where it said nothing.

@@ -19,6 +19,7 @@ use crate::access::SubmitCaller;
 use crate::extract::{ApiQuery, read_body_with};
 use crate::native::names;
 use crate::native::prompts::{self, Accepted};
+use crate::service;
 use crate::state::AppState;
 
 /// So much later than the request's own time the stored deadline is: it is for a gateway that died, and a living one
@@ -77,7 +78,7 @@ pub(super) async fn prompt_sync(
     let mut guard = Guard::new(&state, prompt.task, !keep);
     let mut follow = state.changes.follow(prompt.task);
     let accepted = prompts::submit(&state, &caller.tenant, prompt, reading).await;
-    let Accepted { mut task, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
+    let Accepted { mut seen, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
         Ok(accepted) => accepted,
         Err(error) => {
             if error.is_refusal() {
@@ -90,56 +91,58 @@ pub(super) async fn prompt_sync(
         // Somebody else may wait for it; who asks again only looks.
         guard.disarm();
         keep = true;
-        follow = state.changes.follow(task.id);
-        if task.status == Status::Completed {
-            // It is read again when it is its turn: of those who ask for it, a few have it in memory at once.
-            task.result = None;
-        }
+        follow = state.changes.follow(seen.task.id);
+        // It may have ended before it was followed.
+        seen = service::last_look(&state, seen).await?;
     }
 
-    let prompt_id = names::prompt_id(&task);
+    let prompt_id = names::prompt_id(&seen.task);
     let named = |error: SyncError| error.prompt_id(prompt_id.as_str());
     let patience = (!keep).then_some(state.sync.patience);
-    let waited = wait::for_end(&state, task, &mut follow, until, patience).await;
-    let task = match waited.map_err(|error| named(error.into()))? {
-        Waited::Ended(task) => {
+    let waited = wait::for_end(&state, seen, &mut follow, until, patience).await;
+    let seen = match waited.map_err(|error| named(error.into()))? {
+        Waited::Ended(seen) => {
             guard.disarm();
-            task
+            seen
         }
         Waited::Stopping(_) => {
             // Its deadline is stored with it.
             guard.disarm();
             return Err(named(SyncError::stopping()));
         }
-        Waited::TimeOver(task) | Waited::NobodyThere(task) if keep => {
+        Waited::TimeOver(seen) | Waited::NobodyThere(seen) if keep => {
             let detail = format!("the prompt goes on after {} s; ask for it later", timeout.as_secs_f64());
-            return Ok(answer::later(&task, &detail));
+            return Ok(answer::later(&seen.task, &detail));
         }
-        Waited::NobodyThere(task) => {
-            let task = wait::cancel(&state, task, &mut follow).await.map_err(|error| named(error.into()))?;
+        Waited::NobodyThere(seen) => {
+            let seen =
+                wait::cancel(&state, seen.task.id, &mut follow).await.map_err(|error| named(error.into()))?;
             guard.disarm();
-            if task.status != Status::Completed {
+            if seen.task.status != Status::Completed {
                 let detail =
                     "no worker is usable: /health and /api/v1/workers say why; the prompt is cancelled";
                 return Err(named(SyncError::connection(detail)));
             }
-            task
+            seen
         }
-        Waited::TimeOver(task) => {
-            let task = wait::cancel(&state, task, &mut follow).await.map_err(|error| named(error.into()))?;
+        Waited::TimeOver(seen) => {
+            let seen =
+                wait::cancel(&state, seen.task.id, &mut follow).await.map_err(|error| named(error.into()))?;
             guard.disarm();
             // It may have ended well at the last moment.
-            if task.status != Status::Completed {
-                return Err(named(SyncError::timeout(over(&task, timeout))));
+            if seen.task.status != Status::Completed {
+                return Err(named(SyncError::timeout(over(&seen.task, timeout))));
             }
-            task
+            seen
         }
     };
-    match task.status {
+    match seen.task.status {
         Status::Completed => {
-            answer::success(&state, task, node_errors, received.elapsed(), &form, permit).await
+            answer::success(&state, seen, node_errors, received.elapsed(), &form, permit).await
         }
         Status::Failed => {
+            let whole = service::whole(&state, seen).await;
+            let (task, _counted) = whole.map_err(|error| named(error.into()))?;
             let left = answer::left(&state, &task).await.map_err(|error| named(error.into()))?;
             Err(named(SyncError::failed(task.error.as_ref()).left(left)))
         }

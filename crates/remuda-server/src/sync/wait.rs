@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use remuda_core::{Status, Task};
-use remuda_store::Error;
+use remuda_core::{Status, TaskId};
+use remuda_store::{Error, Glance};
 use tokio::time::Instant;
 
 use crate::changes::Follow;
@@ -20,73 +20,72 @@ const TICK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) enum Waited {
     /// The prompt has ended.
-    Ended(Task),
+    Ended(Glance),
     /// The time is over.
-    TimeOver(Task),
+    TimeOver(Glance),
     /// No worker is usable, and none may be in a moment.
-    NobodyThere(Task),
+    NobodyThere(Glance),
     /// This server stops.
-    Stopping(Task),
+    Stopping(Glance),
 }
 
 /// Waits until the task has ended, or the waiting is over. Without `patience` a lack of workers does not matter.
 pub(super) async fn for_end(
     state: &AppState,
-    mut task: Task,
+    mut seen: Glance,
     follow: &mut Follow,
     until: Instant,
     patience: Option<Duration>,
 ) -> ServiceResult<Waited> {
     let mut alone: Option<Instant> = None;
     loop {
-        if task.status.is_terminal() {
-            return Ok(Waited::Ended(task));
+        if seen.task.status.is_terminal() {
+            return Ok(Waited::Ended(seen));
         }
         if state.stop.is_cancelled() {
-            return Ok(Waited::Stopping(task));
+            return Ok(Waited::Stopping(seen));
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let task = last_look(state, task).await?;
-            if task.status.is_terminal() {
-                return Ok(Waited::Ended(task));
+            let seen = last_look(state, seen).await?;
+            if seen.task.status.is_terminal() {
+                return Ok(Waited::Ended(seen));
             }
             // Why it was not done: there is nobody who could.
             let alone = patience.is_some()
-                && task.status == Status::Pending
+                && seen.task.status == Status::Pending
                 && matches!(state.lookout.has_hope(&*state.store).await, Ok(false));
-            return Ok(if alone { Waited::NobodyThere(task) } else { Waited::TimeOver(task) });
+            return Ok(if alone { Waited::NobodyThere(seen) } else { Waited::TimeOver(seen) });
         }
         if let Some(patience) = patience {
-            let patience = if task.losses > 0 { patience * RESTART } else { patience };
-            let waits = task.status == Status::Pending;
+            let patience = if seen.task.losses > 0 { patience * RESTART } else { patience };
+            let waits = seen.task.status == Status::Pending;
             // A store that does not answer says nothing about workers.
             if waits && matches!(state.lookout.has_hope(&*state.store).await, Ok(false)) {
                 if alone.get_or_insert_with(Instant::now).elapsed() >= patience {
-                    return Ok(Waited::NobodyThere(task));
+                    return Ok(Waited::NobodyThere(seen));
                 }
             } else {
                 alone = None;
             }
         }
         let at_most = if patience.is_some() { left.min(TICK) } else { left };
-        task = for_news(state, task, follow, at_most).await?;
+        seen = for_news(state, seen, follow, at_most).await?;
     }
 }
 
 /// Cancels the task, and waits a moment until that is confirmed; the task as it is then. It may have ended well in
 /// between.
-pub(super) async fn cancel(state: &AppState, task: Task, follow: &mut Follow) -> ServiceResult<Task> {
-    let id = task.id;
-    let task = match state.store.cancel(id).await {
-        Ok(task) => task,
-        Err(Error::Finished(_)) => state.store.task(id).await?.ok_or(ServiceError::NoTask(id))?,
+pub(super) async fn cancel(state: &AppState, id: TaskId, follow: &mut Follow) -> ServiceResult<Glance> {
+    let seen = match state.store.cancel(id).await {
+        Ok(task) => Glance::of(task),
+        Err(Error::Finished(_)) => state.store.glance(id).await?.ok_or(ServiceError::NoTask(id))?,
         Err(error) => return Err(error.into()),
     };
     let until = Instant::now() + state.sync.confirmation;
-    match for_end(state, task, follow, until, None).await? {
-        Waited::Ended(task) | Waited::TimeOver(task) | Waited::NobodyThere(task) | Waited::Stopping(task) => {
-            Ok(task)
+    match for_end(state, seen, follow, until, None).await? {
+        Waited::Ended(seen) | Waited::TimeOver(seen) | Waited::NobodyThere(seen) | Waited::Stopping(seen) => {
+            Ok(seen)
         }
     }
 }

@@ -13,9 +13,9 @@ use remuda_core::{
 };
 use remuda_store::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, DocumentStore, EndReply, FeedEnds, FeedPage, FeedPlace, Hide, HousekeepingStore,
-    KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Registrant, Result, RunnerStore,
-    Store, Submitted, TaskStore, Tidied, WorkerStore,
+    Document, DocumentInfo, DocumentStore, EndReply, FeedEnds, FeedPage, FeedPlace, Glance, Hide,
+    HousekeepingStore, KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Registrant,
+    Result, RunnerStore, Store, Submitted, TaskStore, Tidied, WorkerStore,
 };
 use tokio::sync::broadcast;
 
@@ -86,6 +86,7 @@ counted! {
     fn submitted(tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>>;
     fn look_up(lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
     fn task(id: TaskId) -> Result<Option<Task>>;
+    fn glance(id: TaskId) -> Result<Option<Glance>>;
     fn input_size(id: TaskId) -> Result<Option<u64>>;
     fn input(id: TaskId) -> Result<Option<TaskInput>>;
     fn attempts(id: TaskId, limit: u32) -> Result<Vec<Attempt>>;

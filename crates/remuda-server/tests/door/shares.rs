@@ -50,6 +50,38 @@ async fn stalled_bodies_of_one_key_leave_room_for_others() {
 }
 
 #[tokio::test]
+async fn who_waits_for_what_was_sent_before_holds_nothing_that_others_need_to_send() {
+    let gateway = Gateway::start_with(|options| {
+        options.limits.submissions = 8;
+        options.limits.waiting = 8;
+    })
+    .await;
+    let (greedy, modest) = keys(&gateway).await;
+    let padding = "x".repeat(60 << 10);
+    let body = format!("{{\"payload\": {GRAPH}, \"metadata\": {{\"padding\": \"{padding}\"}}}}");
+    let sent = |wait: &str| {
+        let post = gateway.post("/api/v1/tasks").bearer_auth(&greedy).header("idempotency-key", "one");
+        post.header("prefer", wait).json_text(&body).send()
+    };
+    json(sent("wait=0").await.unwrap(), 201).await;
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..12 {
+        waiting.spawn(sent("wait=600"));
+    }
+    // As many wait as may when the others are turned away.
+    while waiting.len() > 6 {
+        let ended = tokio::time::timeout(crate::support::BOUND, waiting.join_next()).await;
+        let refused = ended.expect("six are turned away").unwrap().unwrap().unwrap();
+        assert_eq!(json(refused, 429).await["limit"], "server.waiting");
+    }
+    for key in [&greedy, &modest] {
+        let free = tokio::time::timeout(SOON, submit(&gateway, key)).await;
+        json(free.expect("there is room to send"), 201).await;
+    }
+    waiting.abort_all();
+}
+
+#[tokio::test]
 async fn stalled_uploads_of_one_key_leave_room_for_others_and_are_named() {
     let gateway = Gateway::start_with(|options| options.limits.uploads = 8).await;
     let (greedy, modest) = keys(&gateway).await;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Fixture;
 use super::world::{SECOND, World};
-use crate::Lookup;
+use crate::{Glance, Lookup};
 
 /// Long, and of characters of every length, so that it cannot be cut just anywhere.
 fn long(what: &str) -> Box<RawValue> {
@@ -57,7 +57,17 @@ pub async fn long_texts_come_back_as_they_were(fixture: impl Fixture) {
     }
 
     world.restart().await;
-    assert_eq!(world.task(task.id).await.result, Some(result));
+    let whole = world.task(task.id).await;
+    assert_eq!(whole.result, Some(result));
+    let glance = world.store.glance(task.id).await.expect("it answers").expect("it is there");
+    assert!(!glance.whole, "it is large");
+    assert_eq!(glance.task, whole.briefly());
+    let graph = RawValue::from_string("{}".to_owned()).expect("it is JSON");
+    let mut small = NewTask::new(graph);
+    small.metadata = Some(json!({"mine": 1}).into());
+    let small = world.submit(small).await;
+    let glance = world.store.glance(small.id).await.expect("it answers").expect("it is there");
+    assert_eq!(glance, Glance { task: world.task(small.id).await, whole: true });
     let lookup = Lookup { tenant: task.tenant, key: None, id: Some(task.id), input: true };
     let (_, input) = world.store.look_up(lookup).await.expect("it answers").expect("it is there");
     assert_eq!(input.expect("it was asked for").workflow.get(), new.input.workflow.get());

@@ -15,7 +15,7 @@ use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use crate::requests::MOST_TEXT;
 use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
-use crate::{Counts, Error, ListQuery, Lookup, Page, Position, Result};
+use crate::{Counts, Error, Glance, ListQuery, Lookup, Page, Position, Result};
 
 /// Positions are counted up to this.
 const EXACT: i64 = 1000;
@@ -84,8 +84,8 @@ impl Inner {
         rows::read(rows, |rows| rows.first().map(rows::task).transpose()).await
     }
 
-    /// A task, or whose it is if it is large.
-    pub(super) async fn small_task(&self, id: TaskId) -> Result<Weighed<Option<Task>>> {
+    /// A task, without what is long if it is large.
+    pub(super) async fn glance(&self, id: TaskId) -> Result<Option<Glance>> {
         const TASK: &str = concat!(
             "SELECT ",
             small_task_columns!(),
@@ -95,10 +95,9 @@ impl Inner {
         );
         let read = async || {
             let rows = self.sessions.query(TASK, &[(&id.0, Type::UUID)]).await?;
-            let Some(row) = rows.first() else { return Ok(Weighed::Small(None)) };
+            let Some(row) = rows.first() else { return Ok(None) };
             let task = rows::task(row)?;
-            let small = get(row, rows::TASK_COLUMNS)?;
-            Ok(if small { Weighed::Small(Some(task)) } else { Weighed::Large(task.tenant) })
+            Ok(Some(if get(row, rows::TASK_COLUMNS)? { Glance::of(task) } else { Glance::brief(task) }))
         };
         attempt!(self.sessions, read())
     }

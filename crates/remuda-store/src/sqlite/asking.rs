@@ -8,10 +8,8 @@ use super::fault::Outcome;
 use super::reads::{self, Looked};
 use super::store::SqliteStore;
 use crate::Result;
+use crate::requests::SMALL;
 use crate::turns::Party;
-
-/// How many bytes are read where they are asked for: more would hold up the runtime.
-const SMALL: usize = 64 << 10;
 
 /// In whose line something waits.
 #[derive(Debug)]

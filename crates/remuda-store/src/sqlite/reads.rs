@@ -17,7 +17,7 @@ use super::lanes::{self, Shared};
 use super::pieces::{self, Part};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
 use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
-use crate::{Asset, Counts, Error, Lookup, Position};
+use crate::{Asset, Counts, Error, Glance, Lookup, Position};
 
 /// Beyond so many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
@@ -127,6 +127,14 @@ fn numbered(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<N
         None => Looked::Found(None),
         Some(Looked::Found(found)) => Looked::Found(Some(found)),
         Some(Looked::Large) => Looked::Large,
+    })
+}
+
+/// A task, without what is long if its texts have more than so many bytes.
+pub(super) fn glance(db: &Connection, id: TaskId, most: usize) -> Outcome<Option<Glance>> {
+    Ok(match task_within(db, id, most)? {
+        Looked::Found(found) => found.map(Glance::whole),
+        Looked::Large => brief(db, id)?.map(Glance::brief),
     })
 }
 

@@ -8,8 +8,8 @@ use remuda_core::{
 };
 
 use crate::{
-    Counts, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position,
-    Result, Submitted,
+    Counts, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page,
+    Position, Result, Submitted,
 };
 
 /// What is done with tasks from outside: by the API, whichever door a caller came through.
@@ -29,6 +29,9 @@ pub trait TaskStore: fmt::Debug + Send + Sync + 'static {
 
     /// A task without its input.
     async fn task(&self, id: TaskId) -> Result<Option<Task>>;
+
+    /// The same, but without what may be long if it is large: for whoever keeps it, or asks often.
+    async fn glance(&self, id: TaskId) -> Result<Option<Glance>>;
 
     /// How many bytes [`TaskStore::input`] would read, found out without reading them.
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>>;

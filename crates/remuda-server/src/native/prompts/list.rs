@@ -12,7 +12,6 @@ use remuda_core::{Dialect, Status, Task, TaskInput, Tenant};
 use remuda_store::{Lookup, OriginOrder, OriginQuery};
 
 use crate::error::ApiResult;
-use crate::routes::said;
 use crate::share::{Charged, Guest, paced};
 use crate::state::AppState;
 
@@ -65,7 +64,7 @@ pub(super) async fn text<T: Send + 'static>(
 ) -> ApiResult<T> {
     let extra = input.extra.as_ref().and_then(|extra| extra.extra_data.as_ref());
     let size = input.workflow.get().len() + extra.map_or(0, |extra| extra.get().len());
-    let left = said(&task);
+    let left = task.text_bytes();
     let (tenant, id) = (task.tenant.clone(), task.id);
     let write = move || write(&task, input);
     state.compute_of("writing a prompt", &tenant, id, size + left, write).await

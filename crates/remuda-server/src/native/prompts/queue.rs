@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::StatusCode;
 use remuda_core::{Dialect, Phase, Status, Task, TaskInput, Timestamp};
-use remuda_store::{Hide, OriginOrder};
+use remuda_store::{Glance, Hide, OriginOrder};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -202,24 +202,27 @@ async fn clear(state: &AppState, caller: &Caller) -> Result<(), NativeError> {
 
 /// Cancels tasks that wait, and takes them out of the lists: such a prompt leaves no trace.
 async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result<(), NativeError> {
-    let cancelled = stream::iter(tasks).map(|task| async move { state.store.cancel(task.id).await });
+    let cancelled = stream::iter(tasks).map(|task| async move {
+        // Followed before it is cancelled: its end may come at once.
+        let follow = state.changes.follow(task.id);
+        state.store.cancel(task.id).await.map(|task| (follow, task))
+    });
     let mut cancelled = cancelled.buffer_unordered(AT_ONCE);
     let (mut gone, mut going) = (Vec::new(), Vec::new());
     while let Some(answer) = cancelled.next().await {
         match answer {
-            Ok(task) if task.status == Status::Cancelled => gone.push(task.id),
+            Ok((_, task)) if task.status == Status::Cancelled => gone.push(task.id),
             // A worker has it, and must let it go first.
-            Ok(task) => going.push(task),
+            Ok(followed) => going.push(followed),
             // It ended just before.
             Err(remuda_store::Error::Finished(_) | remuda_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    let ended = going.into_iter().map(|task| async move {
-        let follow = state.changes.follow(task.id);
-        service::for_end(state, task, follow, LET_GO).await
-    });
-    for task in futures_util::future::try_join_all(ended).await? {
+    let ended = going
+        .into_iter()
+        .map(|(follow, task)| async move { service::for_end(state, Glance::of(task), follow, LET_GO).await });
+    for Glance { task, .. } in futures_util::future::try_join_all(ended).await? {
         gone.extend((task.status == Status::Cancelled).then_some(task.id));
     }
     if !gone.is_empty() {

@@ -43,8 +43,8 @@ pub(super) async fn prompt(
         prompt.client = client_in(&uri);
     }
     let accepted = submit(&state, &caller.tenant, prompt, permit).await?;
-    let Accepted { task, number, node_errors, .. } = accepted;
-    let id = names::prompt_id(&task);
+    let Accepted { seen, number, node_errors, .. } = accepted;
+    let id = names::prompt_id(&seen.task);
     Ok(Json(json!({"prompt_id": id, "number": shown(number), "node_errors": node_errors})).into_response())
 }
 

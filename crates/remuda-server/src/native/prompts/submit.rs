@@ -1,8 +1,7 @@
 //! Taking prompts in, whoever brings them.
 
-use remuda_core::{
-    Dialect, Idempotency, Origin, Priority, PromptExtra, Sha256, Task, TaskId, Tenant, Timestamp,
-};
+use remuda_core::{Dialect, Idempotency, Origin, Priority, PromptExtra, Sha256, TaskId, Tenant, Timestamp};
+use remuda_store::Glance;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -73,7 +72,7 @@ impl Prompt {
 pub(crate) struct Accepted {
     /// The task behind it, as the store gave it: it may be running already. A repeated submission gets the task of the
     /// first one, however far that is.
-    pub(crate) task: Task,
+    pub(crate) seen: Glance,
     /// Whether the same prompt came before.
     pub(crate) before: bool,
     /// The number that its client is told.
@@ -135,13 +134,13 @@ pub(crate) async fn submit(
     // Before the submission: its client is to hear of everything that happens to it.
     let has_client = checked.new.origin.as_ref().is_some_and(|origin| origin.client.is_some());
     let follow = has_client.then(|| state.changes.follow(checked.new.id));
-    let Taken { task, before, node_errors, .. } = service::submit(state, checked, permit).await?;
+    let Taken { seen, before, node_errors, .. } = service::submit(state, checked, permit).await?;
     match before {
         false => {
-            state.desk.submitted(state, &task, follow);
-            Ok(Accepted { task, before, number, node_errors })
+            state.desk.submitted(state, &seen.task, follow);
+            Ok(Accepted { seen, before, number, node_errors })
         }
-        true if is_native(&task) => again(state, task).await,
+        true if is_native(&seen.task) => again(state, seen).await,
         // The key was one of another door.
         true => Err(NativeError::in_use()),
     }
@@ -156,18 +155,20 @@ async fn taken_in_before(
 ) -> Result<Option<Accepted>, NativeError> {
     match service::submitted_before(state, tenant, known).await? {
         None => Ok(None),
-        Some(task) if is_native(&task) && names::prompt_id(&task) == id => again(state, task).await.map(Some),
+        Some(seen) if is_native(&seen.task) && names::prompt_id(&seen.task) == id => {
+            again(state, seen).await.map(Some)
+        }
         Some(_) => Err(NativeError::in_use()),
     }
 }
 
-async fn again(state: &AppState, task: Task) -> Result<Accepted, NativeError> {
-    state.desk.submitted(state, &task, None);
+async fn again(state: &AppState, seen: Glance) -> Result<Accepted, NativeError> {
+    state.desk.submitted(state, &seen.task, None);
     let reading = state.permits.read().await?;
-    let extra = state.store.input(task.id).await?.and_then(|input| input.extra);
+    let extra = state.store.input(seen.task.id).await?.and_then(|input| input.extra);
     let number = extra.map_or(0.0, |extra| extra.number);
     drop(reading);
-    Ok(Accepted { task, before: true, number, node_errors: Map::new() })
+    Ok(Accepted { seen, before: true, number, node_errors: Map::new() })
 }
 
 /// What the client is told, and what it means in our queue, where rank is not the client's to choose.

@@ -20,7 +20,6 @@ use super::listen::Listener;
 use super::story::{Story, Word};
 use super::words;
 use crate::changes::Group;
-use crate::routes::said;
 use crate::state::AppState;
 
 /// How often it is seen to that nothing was forgotten. It costs the store nothing, unless there is something to look at.
@@ -329,7 +328,7 @@ impl Narrator {
             let bad = task.status != Status::Completed;
             // Without the graph there is a little less to say.
             let input = if bad { self.state.store.input(id).await.ok().flatten() } else { None };
-            let size = said(&task) + input.as_ref().map_or(0, |input| input.workflow.get().len());
+            let size = task.text_bytes() + input.as_ref().map_or(0, |input| input.workflow.get().len());
             let (tenant, at) = (task.tenant.clone(), task.finished_at);
             let tell = move || {
                 let mut words = Vec::new();

@@ -441,8 +441,9 @@ pub(crate) async fn give_back(
             let _reading = state.permits.read().await?;
             let input = state.store.input(said.lease.task).await.map_err(of_lease)?;
             let workflow = input.ok_or(StoreError::Fenced)?.workflow;
-            let found = tokio::task::spawn_blocking(move || bounds::learnt(learnt, &workflow)).await;
-            Some(found.map_err(|error| ApiError::internal(error.to_string()))??)
+            let (size, task) = (workflow.get().len(), said.lease.task);
+            let find = move || bounds::learnt(learnt, &workflow);
+            Some(state.compute_of("reading what a task needs", &sidecar.tenant, task, size, find).await??)
         }
         None => None,
     };

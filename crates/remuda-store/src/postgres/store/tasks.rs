@@ -9,8 +9,8 @@ use super::super::queue::{Answer, Work};
 use super::super::tasks::Weighed;
 use super::PostgresStore;
 use crate::{
-    Counts, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page,
-    Position, Result, Submitted, TaskStore,
+    Counts, Error, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, Lookup, OriginPage, OriginQuery,
+    Page, Position, Result, Submitted, TaskStore,
 };
 
 #[async_trait]
@@ -43,13 +43,19 @@ impl TaskStore for PostgresStore {
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
         let turn = self.inner.turn().await?;
-        let tenant = match self.inner.small_task(id).await? {
-            Weighed::Small(found) => return Ok(found),
-            Weighed::Large(tenant) => tenant,
+        let tenant = match self.inner.glance(id).await? {
+            None => return Ok(None),
+            Some(Glance { task, whole: true }) => return Ok(Some(task)),
+            Some(Glance { task, whole: false }) => task.tenant,
         };
         drop(turn);
         let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.task(id).await
+    }
+
+    async fn glance(&self, id: TaskId) -> Result<Option<Glance>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.glance(id).await
     }
 
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {

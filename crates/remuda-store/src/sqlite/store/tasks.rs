@@ -11,9 +11,10 @@ use super::super::asking::Whose;
 use super::super::command::{Command, Submit};
 use super::super::{feed, lists, origins, pieces, reads};
 use super::SqliteStore;
+use crate::requests::SMALL;
 use crate::{
-    Counts, Error, FeedEnds, FeedPage, FeedPlace, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page,
-    Position, Result, Submitted, TaskStore, turns,
+    Counts, Error, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, Lookup, OriginPage, OriginQuery,
+    Page, Position, Result, Submitted, TaskStore, turns,
 };
 
 /// So many tasks are hidden in one transaction: others wait for it.
@@ -46,6 +47,10 @@ impl TaskStore for SqliteStore {
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {
         self.look_or_read(Whose::Task(id), move |db, most| reads::task_within(db, id, most)).await
+    }
+
+    async fn glance(&self, id: TaskId) -> Result<Option<Glance>> {
+        self.look(move |db| reads::glance(db, id, SMALL)).await
     }
 
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {

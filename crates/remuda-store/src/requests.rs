@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{
-    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, TaskResult,
-    Tenant, Timestamp, Version, Worker, WorkerId, WorkerReport,
+    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant,
+    Timestamp, Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -301,10 +301,9 @@ pub struct EndReply {
 }
 
 impl EndReply {
-    /// To a report that came through before and left the task like this.
-    pub(crate) fn again(task: &Task, brings: Option<&TaskResult>) -> Self {
-        let discarded = brings.is_some() && task.result.is_none();
-        Self { status: task.status, discarded, repeated: true }
+    /// To a report that came through before and left the task like this. `discarded`: it brings a result, and none was kept.
+    pub(crate) fn again(status: Status, discarded: bool) -> Self {
+        Self { status, discarded, repeated: true }
     }
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, reason = "helpers of tests")]
 
+mod ended;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use remuda_store::{
 };
 use remuda_testbed::postgres::database;
 use serde_json::value::RawValue;
+use tokio_postgres::NoTls;
 use uuid::Uuid;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -119,4 +122,19 @@ async fn submissions_cancellations_and_changes_reach_the_other_process() {
     tokio::time::timeout(SOON, heard).await.unwrap();
     one.store.close().await;
     two.store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_ended_task_left_is_read_by_those_who_want_it() {
+    let url = database().await.unwrap();
+    let owner = OwnerId(Uuid::new_v4());
+    let store = PostgresStore::connect(&url, Options::new(owner)).await.expect("it opens");
+    let spoil = async |id: remuda_core::TaskId| {
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connect");
+        tokio::spawn(connection);
+        let spoil = "UPDATE remuda.task SET result = '{}' WHERE id = $1";
+        client.execute(spoil, &[&id.0]).await.expect("it is written");
+    };
+    ended::what_it_left_is_read_by_those_who_want_it(&store, owner, spoil).await;
+    store.close().await;
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, reason = "helpers of tests")]
 
+mod ended;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -165,4 +167,16 @@ async fn the_release_before_finds_long_texts_where_it_looks_for_them() {
     raw.execute("DELETE FROM input WHERE no = ?", [no(long.id)]).expect("it deletes");
     assert_eq!(pieces(&path), 0);
     assert_eq!(number(&path, "SELECT count(*) FROM input"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_ended_task_left_is_read_by_those_who_want_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("remuda.db");
+    let store = open(&path).await;
+    let spoil = async |_| {
+        let raw = Connection::open(&path).expect("it opens");
+        raw.execute("UPDATE result_row SET result = '{'", ()).expect("it is written");
+    };
+    ended::what_it_left_is_read_by_those_who_want_it(&store, OwnerId(Uuid::from_u128(1)), spoil).await;
 }

@@ -143,7 +143,7 @@ fn needs<'a>(inner: &Inner, commands: &'a [Command], claims: &'a [Parked], caref
             Work::Submit(new) => {
                 needs.submit(new, &inner.usages, &inner.sessions.options().quota);
                 if careful {
-                    needs.existing.push(new.id.0);
+                    needs.existing.insert(new.id);
                 }
             }
             Work::End(_, lease, _) | Work::GiveBack(_, lease, _) => {

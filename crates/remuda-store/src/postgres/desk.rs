@@ -122,7 +122,11 @@ impl Desk<'_> {
             Work::End(owner, lease, ending) => {
                 let ended = match reporter(*owner, *lease, loaded) {
                     Reporter::Holds(task) => Ok(self.end(task, ending)),
-                    Reporter::Held(task) => Ok(EndReply::again(task, ending.result())),
+                    Reporter::Held(task) => {
+                        let status = task.status;
+                        let discarded = ending.result().is_some() && !loaded.left.contains(&lease.task);
+                        Ok(EndReply::again(status, discarded))
+                    }
                     Reporter::Fenced => Err(Error::Fenced),
                 };
                 Outcome::Answer(ended.map(Answer::Ended))
@@ -130,7 +134,7 @@ impl Desk<'_> {
             Work::GiveBack(owner, lease, learnt) => {
                 let given = match reporter(*owner, *lease, loaded) {
                     Reporter::Holds(task) => Ok(self.give_back(task, learnt.as_ref())),
-                    Reporter::Held(task) => Ok(EndReply::again(task, None)),
+                    Reporter::Held(task) => Ok(EndReply::again(task.status, false)),
                     Reporter::Fenced => Err(Error::Fenced),
                 };
                 Outcome::Answer(given.map(Answer::Ended))

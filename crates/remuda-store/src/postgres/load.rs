@@ -9,12 +9,11 @@ use remuda_core::{
     Fence, LaneId, NewTask, OwnerId, Requirements, Sha256, Task, TaskId, Tenant, Timestamp, WorkerId,
 };
 use tokio_postgres::{Client, Row};
-use uuid::Uuid;
 
 use super::columns::{Columns, each};
 use super::fault::Fault;
 use super::ledger::Ledger;
-use super::rows::{self, get, task_columns};
+use super::rows::{self, get, living_texts, task_columns};
 use super::session;
 use super::usages::Usages;
 use crate::{Error, Options};
@@ -25,8 +24,8 @@ pub(super) struct Needs<'a> {
     /// Tasks that end.
     pub(super) tasks: BTreeSet<TaskId>,
     /// Submissions that may have been made before.
-    pub(super) existing: Vec<Uuid>,
-    keys: Vec<(&'a str, &'a str)>,
+    pub(super) existing: BTreeSet<TaskId>,
+    keys: BTreeSet<(&'a str, &'a str)>,
     pub(super) shapes: BTreeSet<i64>,
     pub(super) tenants: BTreeSet<&'a Tenant>,
     /// Of which of them it is not known well enough what they have.
@@ -52,13 +51,13 @@ impl<'a> Needs<'a> {
         self.tenants.insert(&new.tenant);
         if self.usage.contains(&new.tenant) || usages.is_unsure(&new.tenant, quota) {
             // Whoever has all that one may have still hears of a task that was taken in before.
-            self.existing.push(new.id.0);
+            self.existing.insert(new.id);
             self.usage.insert(&new.tenant);
         }
         let lane = new.input.requires.lane();
         if lane != LaneId::any() {
             // Whoever has all the lanes that it may have still hears of a task that was taken in before.
-            self.existing.push(new.id.0);
+            self.existing.insert(new.id);
             self.entries.insert((&new.tenant, lane.clone()));
         }
         self.lanes.insert(lane);
@@ -69,7 +68,10 @@ impl<'a> Needs<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) now: Timestamp,
+    /// Those that end. Like all tasks that are read here, they come without what they left when they have ended before.
     pub(super) tasks: HashMap<TaskId, Task>,
+    /// Those of them that have left a result.
+    pub(super) left: BTreeSet<TaskId>,
     /// Who holds those tasks, or had them last.
     pub(super) owners: HashMap<TaskId, OwnerId>,
     pub(super) existing: HashMap<TaskId, Task>,
@@ -100,13 +102,20 @@ impl Loaded {
     }
 }
 
-const EXISTING: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = ANY($1)");
+const EXISTING: &str = concat!(
+    "SELECT ",
+    task_columns!("t", "x"),
+    " FROM remuda.task t",
+    living_texts!(),
+    " WHERE t.id = ANY($1)"
+);
 
 const IDEMS: &str = concat!(
     "SELECT i.tenant, i.key, i.request, ",
-    task_columns!("t"),
+    task_columns!("t", "x"),
     " FROM unnest($1, $2) AS u(tenant, key) JOIN remuda.idem i ON i.tenant = u.tenant AND i.key = u.key \
-     JOIN remuda.task t ON t.id = i.task"
+     JOIN remuda.task t ON t.id = i.task",
+    living_texts!()
 );
 
 const SHAPES: &str = "SELECT shape, cost_ms FROM remuda.shape WHERE shape = ANY($1)";
@@ -135,7 +144,12 @@ pub(super) const USAGE: &str = "SELECT tenant, sum(pending)::bigint, sum(stored)
 
 const HOLDERS: &str = "SELECT id, owner, fence FROM remuda.worker WHERE id = ANY($1) AND held";
 
-const LOAD: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.load_1($1, $2, $3) t");
+const LOAD: &str = concat!(
+    "SELECT ",
+    task_columns!("t", "x"),
+    ", t.result IS NOT NULL FROM remuda.load_1($1, $2, $3) t",
+    living_texts!()
+);
 
 const OWNERS: &str = "SELECT o.task_of, o.owner_of FROM remuda.owners_1($1) o";
 
@@ -179,7 +193,7 @@ pub(super) async fn load(
     // The first candidate of a lane is its head.
     let lanes: BTreeSet<LaneId> =
         needs.lanes.iter().filter(|lane| !claims || !needs.claim_lanes.contains(*lane)).cloned().collect();
-    let existing = Columns::default().with(Type::UUID_ARRAY, needs.existing.as_slice());
+    let existing = Columns::default().with(Type::UUID_ARRAY, each(&needs.existing, |id| id.0));
     let keys = Columns::default()
         .with(Type::TEXT_ARRAY, each(&needs.keys, |(tenant, _)| *tenant))
         .with(Type::TEXT_ARRAY, each(&needs.keys, |(_, key)| *key));
@@ -216,9 +230,13 @@ pub(super) async fn load(
         ask(client, !needs.usage.is_empty(), USAGE, spenders),
     );
     let mut loaded = Loaded { now: now?, ..Loaded::default() };
-    for task in rows::tasks(&locked?)? {
+    for row in locked? {
+        let task = rows::task(&row)?;
         // Those that end come first. One of them can be a candidate too, when its report is late.
         if needs.tasks.contains(&task.id) && !loaded.tasks.contains_key(&task.id) {
+            if get(&row, rows::TASK_COLUMNS)? {
+                loaded.left.insert(task.id);
+            }
             loaded.tasks.insert(task.id, task);
         } else {
             loaded.candidates.push(task);

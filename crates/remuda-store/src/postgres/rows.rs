@@ -110,6 +110,16 @@ macro_rules! no_texts {
 }
 pub(super) use no_texts;
 
+/// The long texts of a task `t` that has not ended. What an ended one left may be very long, and nobody changes it: who
+/// writes does without it.
+macro_rules! living_texts {
+    () => {
+        " CROSS JOIN LATERAL (SELECT CASE WHEN t.finished_at IS NULL THEN t.error END AS error, NULL::json AS result, \
+         CASE WHEN t.finished_at IS NULL THEN t.metadata END AS metadata) x"
+    };
+}
+pub(super) use living_texts;
+
 /// All columns of a lease.
 macro_rules! lease_columns {
     () => {

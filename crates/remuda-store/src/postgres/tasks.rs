@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::columns::{Columns, each};
 use super::fault::Fault;
 use super::inner::Inner;
-use super::rows::{self, get, lease_columns, task_columns};
+use super::rows::{self, get, lease_columns, living_texts, task_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use crate::requests::MOST_TEXT;
@@ -63,12 +63,14 @@ pub(super) async fn lock(transaction: &Transaction, id: TaskId) -> Result<Task, 
     tasks.into_iter().next().ok_or_else(|| missing().into())
 }
 
-/// Locks tasks in the order of their ids.
+/// Locks tasks in the order of their ids. Those that have ended come without what they left.
 pub(super) async fn lock_all(transaction: &Transaction, ids: &[Uuid]) -> Result<Vec<Task>, Fault> {
     const LOCK: &str = concat!(
         "SELECT ",
-        task_columns!("t"),
-        " FROM remuda.task t WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE"
+        task_columns!("t", "x"),
+        " FROM remuda.task t",
+        living_texts!(),
+        " WHERE t.id = ANY($1) ORDER BY t.id FOR UPDATE OF t"
     );
     rows::tasks(&transaction.query(LOCK, &[(&ids, Type::UUID_ARRAY)]).await?)
 }

@@ -53,7 +53,7 @@ impl<'a> Batch<'a> {
         Self { db, state, settings, now, effects: Effects::default() }
     }
 
-    /// A task by its id.
+    /// A task by its id: if it has ended, without what it left.
     pub(super) fn load(&self, id: TaskId) -> Outcome<Option<Numbered>> {
         if let Some(held) = self.state.running.get(&id) {
             return Ok(Some(Numbered { no: held.no, task: held.task.clone() }));
@@ -61,9 +61,9 @@ impl<'a> Batch<'a> {
         self.load_row(id)
     }
 
-    /// A task that is not running, by its id.
+    /// A task that is not running, by its id: if it has ended, without what it left.
     pub(super) fn load_row(&self, id: TaskId) -> Outcome<Option<Numbered>> {
-        let select = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
+        let select = concat!("SELECT ", task_columns!(living), " FROM task WHERE id = ?");
         let mut statement = self.db.prepare_cached(select)?;
         let mut found = statement.query((id.0.as_bytes(),))?;
         found.next()?.map(rows::task).transpose()

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::collections::hash_map::Entry;
 
 use remuda_core::transition::{self, Ending};
-use remuda_core::{LeaseRef, OwnerId, Requirements, Standing, Task};
+use remuda_core::{LeaseRef, OwnerId, Requirements, Standing};
 use rusqlite::OptionalExtension as _;
 
 use super::batch::{Batch, Was};
@@ -28,7 +28,10 @@ impl Batch<'_> {
     ) -> Outcome<EndReply> {
         let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
-            Err(task) => return Ok(EndReply::again(&task, ending.result())),
+            Err(found) => {
+                let discarded = ending.result().is_some() && !self.left_result(found.no)?;
+                return Ok(EndReply::again(found.task.status, discarded));
+            }
         };
         let was = Was::from(&held.task);
         let ended =
@@ -51,7 +54,7 @@ impl Batch<'_> {
     ) -> Outcome<EndReply> {
         let mut held = match self.take(owner, lease)? {
             Ok(held) => held,
-            Err(task) => return Ok(EndReply::again(&task, None)),
+            Err(found) => return Ok(EndReply::again(found.task.status, false)),
         };
         let was = Was::from(&held.task);
         let requires = learnt.map(|learnt| {
@@ -70,7 +73,7 @@ impl Batch<'_> {
 
     /// The task behind a lease that its caller still has, to be closed; or the task as a report of the same owner that came
     /// before left it.
-    fn take(&mut self, owner: OwnerId, lease: LeaseRef) -> Outcome<Result<Held, Task>> {
+    fn take(&mut self, owner: OwnerId, lease: LeaseRef) -> Outcome<Result<Held, Numbered>> {
         if let Entry::Occupied(held) = self.state.running.entry(lease.task) {
             let holder = held.get().lease.owner;
             return match Standing::of(&held.get().task, Some(holder), owner, lease) {
@@ -80,7 +83,7 @@ impl Batch<'_> {
         }
         let Some(found) = self.load_row(lease.task)? else { return Err(Error::Fenced.into()) };
         match Standing::of(&found.task, self.had(&found)?, owner, lease) {
-            Standing::Held => Ok(Err(found.task)),
+            Standing::Held => Ok(Err(found)),
             Standing::Holds | Standing::Fenced => Err(Error::Fenced.into()),
         }
     }
@@ -90,6 +93,12 @@ impl Batch<'_> {
         let sql = "SELECT owner FROM attempt WHERE no = ? AND n = ?";
         let owner = |row: &rusqlite::Row<'_>| Ok(OwnerId(uuid::Uuid::from_bytes(row.get(0)?)));
         Ok(self.db.prepare_cached(sql)?.query_row((found.no, found.task.attempt), owner).optional()?)
+    }
+
+    /// Whether a task left a result.
+    fn left_result(&self, no: i64) -> Outcome<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM result_row WHERE no = ?)";
+        Ok(self.db.prepare_cached(sql)?.query_row((no,), |row| row.get(0))?)
     }
 
     /// Takes over what runs on a worker.

@@ -33,7 +33,8 @@ pub(super) struct LeaseRow {
     pub(super) started_at: Timestamp,
 }
 
-/// What [`task`] reads, in its order. `brief`: without the texts that may be long.
+/// What [`task`] reads, in its order. `brief`: without the texts that may be long. `living`: with what a task that has not
+/// ended has of them. What an ended one left may be very long, and nobody changes it: who writes does without it.
 macro_rules! task_columns {
     () => {
         task_columns!(
@@ -43,6 +44,12 @@ macro_rules! task_columns {
     };
     (brief) => {
         task_columns!("NULL, NULL, NULL")
+    };
+    (living) => {
+        task_columns!(
+            "CASE WHEN task.finished_at IS NULL THEN task.error END, \
+             CASE WHEN task.finished_at IS NULL THEN task.metadata END, NULL"
+        )
     };
     ($texts:literal) => {
         concat!(

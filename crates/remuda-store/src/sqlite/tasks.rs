@@ -15,7 +15,7 @@ use crate::{Change, Error, Submitted};
 
 impl Batch<'_> {
     /// Takes a task in. Everything that can be wrong with it is found before the first write.
-    /// `bytes`: what it counts as.
+    /// `bytes`: what it counts as. One that was taken in before and has ended comes without what it left.
     pub(super) fn submit(&mut self, new: &NewTask, laid: Option<&Laid>, bytes: i64) -> Outcome<Submitted> {
         if let Some(before) = self.submitted_before(new)? {
             return Ok(Submitted::Before(before));

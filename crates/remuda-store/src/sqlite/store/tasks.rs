@@ -32,7 +32,17 @@ impl TaskStore for SqliteStore {
         };
         let (reply, answer) = oneshot::channel();
         self.send(Command::Submit(Box::new(Submit { new, bytes, laid, _turn, done: None, reply }))).await?;
-        answer.await.unwrap_or(Err(Error::Closed))
+        match answer.await.unwrap_or(Err(Error::Closed))? {
+            // What it left the writer does not read: that takes a while, and waits in the line of whoever it is.
+            Submitted::Before(task) if task.status.is_terminal() => {
+                let (id, whose) = (task.id, Whose::Tenant(task.tenant.clone()));
+                let whole =
+                    self.look_or_read(whose, move |db, most| reads::task_within(db, id, most)).await?;
+                // It may have been forgotten since.
+                Ok(Submitted::Before(whole.unwrap_or(task)))
+            }
+            submitted => Ok(submitted),
+        }
     }
 
     async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {

@@ -1,8 +1,8 @@
 //! Every attack by its name.
 
 use crate::attacks::{
-    answers, claims, deliveries, descriptions, fair, graphs, lanes, mass, memory, names, pages, proxies,
-    secrets, share, stored, unread, values, workers,
+    answers, claims, deliveries, descriptions, fair, feeds, graphs, lanes, mass, memory, names, pages,
+    proxies, secrets, share, stored, unread, values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -121,6 +121,7 @@ attacks! {
     "unread-downloads" Load Plain true share::unread_downloads, "600 downloads that nobody reads";
     "sockets" Load Plain true share::sockets, "4,200 websockets of one key";
     "streams" Load Plain false share::streams, "2,000 event streams of one key";
+    "feed-streams" Load Plain true feeds::streams, "700 readers of all events of one key, unread or slow, while it makes events";
     "held-requests" Load Plain false share::held, "1,200 requests that wait for the end of a task";
     "sync-requests" Load Plain false share::synchronous, "1,200 synchronous requests of one key";
     "idle-connections" Load Plain true share::idle, "12,000 connections that say nothing";

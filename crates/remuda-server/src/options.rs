@@ -205,6 +205,8 @@ pub struct Limits {
     pub downloads: usize,
     /// Event streams, websockets and waiting requests at once: 8192.
     pub waiting: usize,
+    /// Readers of the feed of all events that one tenant may have at once: 512.
+    pub feed_readers: usize,
     /// Synchronous requests at once, from their receipt to the end of their answers: 1024.
     pub sync: usize,
     /// Waiting requests of sidecars at once, claims and beats together: 16,384. Readers of events never take their place.
@@ -246,6 +248,7 @@ impl Default for Limits {
             deliveries: 512,
             downloads: 1024,
             waiting: 8192,
+            feed_readers: 512,
             sync: 1024,
             sidecars: 16_384,
             head_time: Duration::from_secs(30),

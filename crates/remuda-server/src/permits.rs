@@ -41,6 +41,11 @@ impl Kind {
         Self { room: Room::new(count as u64), what, setting }
     }
 
+    /// … of which one tenant never has more than `each`.
+    fn capped(count: usize, each: usize, what: &'static str, setting: &'static str) -> Self {
+        Self { room: Room::capped(count as u64, each as u64), what, setting }
+    }
+
     fn take(&self) -> Result<Pass, TurnedAway> {
         self.room.take(&Visit::guest(), 1).map_err(|refusal| self.refused(refusal))
     }
@@ -87,6 +92,7 @@ pub(crate) struct Permits {
     deliveries: Kind,
     downloads: Kind,
     waiting: Kind,
+    feed_readers: Kind,
     sync: Kind,
     sidecars: Kind,
     reads: Kind,
@@ -103,6 +109,12 @@ impl Permits {
             deliveries: Kind::new(limits.deliveries, "deliveries", "server.deliveries"),
             downloads: Kind::new(limits.downloads, "downloads", "server.downloads"),
             waiting: Kind::new(limits.waiting, "waiting requests", "server.waiting"),
+            feed_readers: Kind::capped(
+                limits.waiting,
+                limits.feed_readers,
+                "readers of all events",
+                "server.feed_readers",
+            ),
             sync: Kind::new(limits.sync, "synchronous requests", "sync.limit"),
             sidecars: Kind::new(limits.sidecars, "sidecars", "server.sidecars"),
             reads: Kind {
@@ -155,6 +167,11 @@ impl Permits {
 
     pub(crate) fn waiting(&self) -> Result<Pass, TurnedAway> {
         self.waiting.take()
+    }
+
+    /// For a reader of the feed, beside the permit of whoever waits: each hears of everything.
+    pub(crate) fn feed_reader(&self) -> Result<Pass, TurnedAway> {
+        self.feed_readers.take()
     }
 
     /// To be held from before something is read whose size nobody knows until its size is counted.

@@ -7,6 +7,7 @@ pub(crate) mod deliveries;
 pub(crate) mod descriptions;
 mod enter;
 pub(crate) mod fair;
+pub(crate) mod feeds;
 pub(crate) mod graphs;
 pub(crate) mod lanes;
 pub(crate) mod mass;

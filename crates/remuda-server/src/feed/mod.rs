@@ -14,6 +14,8 @@
 mod follower;
 mod own;
 mod tail;
+mod told;
 
 pub(crate) use follower::{Feed, Reading};
 pub(crate) use tail::Found;
+pub(crate) use told::Told;

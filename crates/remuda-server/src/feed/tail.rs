@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use remuda_store::{FeedItem, FeedPage, FeedPlace};
 
+use super::told::Told;
+
 /// How many entries are kept for readers that are a little behind. Others read the store.
 const KEPT: usize = 4096;
 
@@ -12,7 +14,7 @@ const KEPT: usize = 4096;
 #[derive(Debug, PartialEq)]
 pub(crate) enum Found {
     /// These, in their order, and the place to go on from. None of them, if none is wanted.
-    Some(Vec<Arc<FeedItem>>, FeedPlace),
+    Some(Vec<Arc<Told>>, FeedPlace),
     /// Nothing yet.
     Nothing,
     /// It is not kept here: the store has it. Everything up to the given place, if there is one, can be read there.
@@ -22,7 +24,7 @@ pub(crate) enum Found {
 /// The newest part of the feed: everything after one place, up to another.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
-    items: VecDeque<Arc<FeedItem>>,
+    items: VecDeque<Arc<Told>>,
     /// After which place it begins, and where it ends. `None`: it is not followed.
     span: Option<(FeedPlace, FeedPlace)>,
 }
@@ -43,11 +45,11 @@ impl Tail {
     pub(super) fn add(&mut self, page: FeedPage) {
         let Some((from, to)) = &mut self.span else { return };
         *to = page.next;
-        self.items.extend(page.items.into_iter().map(Arc::new));
+        self.items.extend(page.items.into_iter().map(|item| Arc::new(Told::from(item))));
         while self.items.len() > KEPT
             && let Some(oldest) = self.items.pop_front()
         {
-            *from = oldest.place;
+            *from = oldest.item.place;
         }
     }
 
@@ -60,12 +62,12 @@ impl Tail {
         if place >= to {
             return Found::Nothing;
         }
-        let begin = self.items.partition_point(|item| item.place <= place);
+        let begin = self.items.partition_point(|told| told.item.place <= place);
         let mut found = Vec::new();
-        for item in self.items.range(begin..).filter(|item| wanted(item)) {
-            found.push(Arc::clone(item));
+        for told in self.items.range(begin..).filter(|told| wanted(&told.item)) {
+            found.push(Arc::clone(told));
             if found.len() >= most {
-                let next = item.place;
+                let next = told.item.place;
                 return Found::Some(found, next);
             }
         }
@@ -104,7 +106,7 @@ mod tests {
     ) -> Option<(Vec<FeedPlace>, FeedPlace)> {
         let wanted = |item: &FeedItem| tenant.is_none_or(|tenant| item.tenant.as_str() == tenant);
         match tail.after(place(after), most, wanted) {
-            Found::Some(items, next) => Some((items.iter().map(|item| item.place).collect(), next)),
+            Found::Some(items, next) => Some((items.iter().map(|told| told.item.place).collect(), next)),
             Found::Nothing | Found::Elsewhere(_) => None,
         }
     }
@@ -127,6 +129,31 @@ mod tests {
         assert_eq!(rows(&tail, 8, 9, Some("nobody")), Some((vec![], place(10))), "it moves on all the same");
         tail.end();
         assert_eq!(tail.after(place(10), 9, |_| true), Found::Elsewhere(None));
+    }
+
+    #[test]
+    fn an_event_is_written_once_however_many_read_it() {
+        let mut tail = Tail::default();
+        tail.begin(place(0));
+        tail.add(page(1..=3));
+        let written = std::cell::Cell::new(0);
+        let write = |item: &FeedItem| {
+            written.set(written.get() + 1);
+            bytes::Bytes::from(item.place.to_string())
+        };
+        let read = || match tail.after(place(0), 9, |_| true) {
+            Found::Some(items, _) => items.iter().map(|told| told.text(write).clone()).collect::<Vec<_>>(),
+            Found::Nothing | Found::Elsewhere(_) => Vec::new(),
+        };
+        let first = read();
+        for _ in 0..500 {
+            let again = read();
+            assert!(
+                first.iter().zip(&again).all(|(one, two)| one.as_ptr() == two.as_ptr()),
+                "the same bytes"
+            );
+        }
+        assert_eq!((first.len(), written.get()), (3, 3));
     }
 
     #[test]

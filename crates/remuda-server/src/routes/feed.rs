@@ -1,6 +1,7 @@
 //! `GET /api/v1/events`: what happens to all tasks, as it happens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -17,12 +18,16 @@ use super::events::answer;
 use crate::access::{Caller, ReadCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::ApiQuery;
+use crate::feed::Told;
 use crate::service::{Begin, FeedReader, FeedWish, follow_feed};
-use crate::share::Visit;
+use crate::share::{Guest, Refusal, Room, Visit, keeping};
 use crate::state::AppState;
 
 /// How many pieces wait for a slow reader.
 const QUEUED: usize = 1;
+
+/// When there is no room for several events, one goes out, and the next after this.
+const NO_ROOM: Duration = Duration::from_millis(500);
 
 /// Which events.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -91,12 +96,14 @@ pub(crate) async fn feed(
 ) -> ApiResult<Response> {
     let begin = begin(&headers, which.after.as_deref())?;
     let wish = wish(which)?;
-    let permit = state.permits.waiting()?;
-    let reader = follow_feed(&state, &caller, Visit::guest(), wish, begin).await?;
+    let permit = (state.permits.feed_reader()?, state.permits.waiting()?);
+    let guest = Visit::guest();
+    let reader = follow_feed(&state, &caller, Arc::clone(&guest), wish, begin).await?;
     let (out, body) = mpsc::channel::<Bytes>(QUEUED);
     let streams = state.metrics.streams.clone();
     let told = reader.place();
-    let streamer = Streamer { state: state.clone(), caller, reader, told, out, heartbeat_at: Instant::now() };
+    let streamer =
+        Streamer { state: state.clone(), caller, guest, reader, told, out, heartbeat_at: Instant::now() };
     state.tasks.spawn(async move {
         let _held_to_the_end = permit;
         streams.inc();
@@ -141,6 +148,8 @@ fn wish(which: Which) -> ApiResult<FeedWish> {
 struct Streamer {
     state: AppState,
     caller: Caller,
+    /// Who pieces on their way are charged to.
+    guest: Arc<Guest>,
     reader: FeedReader,
     /// The place that its reader knows.
     told: FeedPlace,
@@ -169,11 +178,37 @@ impl Streamer {
                     }
                     items = self.reader.next() => items.map_err(|_| Over)?,
                 };
-                self.told = items.last().map_or(self.told, |item| item.place);
-                self.send(written(&items)).await?;
+                self.tell(items).await?;
             }
         }
         .await;
+    }
+
+    /// Sends what happened.
+    async fn tell(&mut self, items: Vec<Arc<Told>>) -> Result<(), Over> {
+        let (Some(first), Some(last)) = (items.first(), items.last()) else { return Ok(()) };
+        let piece = piece(&items, &self.state.memory, &self.guest);
+        let (text, place) = match &piece {
+            Ok(text) => (text.clone(), last.item.place),
+            Err(_) => (first.text(written).clone(), first.item.place),
+        };
+        // A slow reader has nothing but what is counted, or what all have.
+        drop(items);
+        self.told = place;
+        if piece.is_err() {
+            self.reader.back_to(place);
+        }
+        let counted = piece.map(drop);
+        self.send(text).await?;
+        if counted.is_err() {
+            tokio::select! {
+                () = self.state.stop.cancelled() => return Err(Over),
+                () = self.out.closed() => return Err(Over),
+                () = self.caller.admission().over() => return Err(Over),
+                () = tokio::time::sleep(NO_ROOM) => {}
+            }
+        }
+        Ok(())
     }
 
     /// A sign of life. Who waits long for few events keeps up with the feed all the same.
@@ -199,21 +234,56 @@ impl Streamer {
     }
 }
 
-/// Events as they are sent.
-fn written(items: &[Arc<FeedItem>]) -> Bytes {
-    let mut text = String::with_capacity(items.len() * 256);
-    for FeedItem { place, tenant, entry } in items.iter().map(AsRef::as_ref) {
-        let event = FeedEvent {
-            task: entry.task,
-            tenant: tenant.clone(),
-            n: entry.n,
-            kind: entry.kind,
-            status: entry.kind.status(),
-            at: entry.at,
-        };
-        // Plain values are always written; JSON has no line breaks of its own, so one line of data is enough.
-        let data = serde_json::to_string(&event).unwrap_or_default();
-        text.push_str(&format!("id: {place}\nevent: state\ndata: {data}\n\n"));
+/// Several events as one piece, counted until it is written. One alone is the text that all its readers share.
+fn piece(items: &[Arc<Told>], memory: &Room, guest: &Arc<Guest>) -> Result<Bytes, Refusal> {
+    if let [one] = items {
+        return Ok(one.text(written).clone());
     }
-    Bytes::from(text)
+    let size = items.iter().map(|told| told.text(written).len()).sum();
+    let pass = memory.take(guest, size as u64)?;
+    let mut text = Vec::with_capacity(size);
+    items.iter().for_each(|told| text.extend_from_slice(told.text(written)));
+    Ok(keeping(Bytes::from(text), Arc::new(pass)))
+}
+
+/// An event as it is sent.
+fn written(FeedItem { place, tenant, entry }: &FeedItem) -> Bytes {
+    let event = FeedEvent {
+        task: entry.task,
+        tenant: tenant.clone(),
+        n: entry.n,
+        kind: entry.kind,
+        status: entry.kind.status(),
+        at: entry.at,
+    };
+    // Plain values are always written; JSON has no line breaks of its own, so one line of data is enough.
+    let data = serde_json::to_string(&event).unwrap_or_default();
+    Bytes::from(format!("id: {place}\nevent: state\ndata: {data}\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::FeedEntry;
+
+    use super::*;
+
+    fn told(n: i64) -> Arc<Told> {
+        let entry = FeedEntry { task: TaskId::new(), n, kind: EventKind::Claimed, at: Timestamp::UNIX_EPOCH };
+        let place = format!("1-0-{n}-1").parse().unwrap();
+        Arc::new(Told::from(FeedItem { place, tenant: Tenant::default_tenant(), entry }))
+    }
+
+    #[test]
+    fn what_a_reader_has_not_taken_is_counted_and_one_event_is_always_to_be_had() {
+        let items: Vec<Arc<Told>> = (1..=64).map(told).collect();
+        let size: usize = items.iter().map(|told| told.text(written).len()).sum();
+        let (memory, guest) = (Room::new(size as u64 + 1), Arc::new(Guest::default()));
+        let first = piece(&items, &memory, &guest).unwrap();
+        assert_eq!(first.len(), size);
+        assert!(piece(&items, &memory, &guest).is_err(), "the first is not read yet");
+        let one = piece(&items[..1], &memory, &guest).unwrap();
+        assert_eq!(one.as_ptr(), items[0].text(written).as_ptr(), "one text for all readers");
+        drop(first);
+        assert!(piece(&items, &memory, &guest).is_ok());
+    }
 }

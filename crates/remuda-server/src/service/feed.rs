@@ -8,7 +8,7 @@ use remuda_store::{Error, FeedItem, FeedPlace};
 
 use super::{ServiceError, ServiceResult};
 use crate::access::Caller;
-use crate::feed::{Feed, Found, Reading};
+use crate::feed::{Feed, Found, Reading, Told};
 use crate::share::Guest;
 use crate::state::AppState;
 
@@ -83,9 +83,14 @@ impl FeedReader {
         self.place
     }
 
+    /// What follows this place was not sent: it comes once more.
+    pub(crate) fn back_to(&mut self, place: FeedPlace) {
+        self.place = place;
+    }
+
     /// What happened since the last call, in its order, a bounded part of it, and at least one event: waits for it. Can be left
     /// and called again. [`Error::Gone`] when the reader was so slow that it is not kept any more.
-    pub(crate) async fn next(&mut self) -> ServiceResult<Vec<Arc<FeedItem>>> {
+    pub(crate) async fn next(&mut self) -> ServiceResult<Vec<Arc<Told>>> {
         loop {
             let wish = &self.wish;
             match self.reading.after(self.place, BATCH as usize, |item| wish.wants(item)) {
@@ -107,7 +112,7 @@ impl FeedReader {
     }
 
     /// Reads what is not kept in memory. `end`: what was seen in the store before, by whoever follows it.
-    async fn read(&mut self, end: Option<FeedPlace>) -> ServiceResult<Vec<Arc<FeedItem>>> {
+    async fn read(&mut self, end: Option<FeedPlace>) -> ServiceResult<Vec<Arc<Told>>> {
         let reading = self.state.permits.feed(&self.guest).await;
         let page = match self.state.store.feed(self.wish.tenant.as_ref(), self.place, BATCH).await {
             Ok(page) => page,
@@ -127,7 +132,8 @@ impl FeedReader {
         // All that there is was read, and so was everything up to that end.
         let end = end.filter(|_| !page.more).unwrap_or(page.next);
         self.place = page.next.max(end);
-        Ok(page.items.into_iter().filter(|item| self.wish.wants(item)).map(Arc::new).collect())
+        let wanted = page.items.into_iter().filter(|item| self.wish.wants(item));
+        Ok(wanted.map(|item| Arc::new(Told::from(item))).collect())
     }
 }
 

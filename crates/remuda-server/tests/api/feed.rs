@@ -204,6 +204,44 @@ async fn a_tenant_sees_its_own_and_an_administrator_all() {
 }
 
 #[tokio::test]
+async fn one_tenant_has_so_many_readers_and_another_has_its_own() {
+    let ground = Ground::new().await;
+    let (a, b) = (ground.key("a", &[Scope::Read]).await, ground.key("b", &[Scope::Read]).await);
+    let gateway = Gateway::on(ground, |options| options.limits.feed_readers = 3).await;
+    let follow = async |key: &str| gateway.get(PATH).bearer_auth(key).send().await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let answer = follow(&a).await;
+        assert_eq!(answer.status(), 200);
+        held.push(answer);
+    }
+    let error = json(follow(&a).await, 429).await;
+    assert_eq!(error["limit"], "server.feed_readers");
+    assert_eq!(follow(&b).await.status(), 200);
+    held.clear();
+    let again = async {
+        while follow(&a).await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(BOUND, again).await.expect("who left makes room");
+}
+
+#[tokio::test]
+async fn a_reader_without_room_in_memory_gets_everything_all_the_same() {
+    let gateway = Gateway::start_with(|options| {
+        options.limits.body = 64;
+        options.limits.memory = 256;
+    })
+    .await;
+    let submit = |_| gateway.store().submit(NewTask::new(serde_json::from_str(GRAPH).unwrap()));
+    futures_util::future::join_all((0..4).map(submit)).await;
+    let all = kept(&**gateway.store(), None).await;
+    assert_eq!(all.len(), 4);
+    assert_eq!(some(&mut open(&gateway, "?after=first").await, 4).await, all);
+}
+
+#[tokio::test]
 async fn what_is_no_place_is_refused_and_what_is_gone_says_where_to_begin() {
     let gateway = Gateway::start().await;
     let id = gateway.submit().await;

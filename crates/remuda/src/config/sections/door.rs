@@ -111,6 +111,16 @@ static WAITING: Setting = Setting {
     ..Setting::BASE
 };
 
+static FEED_READERS: Setting = Setting {
+    name: "server.feed_readers",
+    env: &["REMUDA_FEED_READERS"],
+    default: "512",
+    shape: Shape::Number,
+    range: (1, 1_000_000),
+    help: "How many readers of all events (/api/v1/events) one tenant may have at one server",
+    ..Setting::BASE
+};
+
 static SIDECARS: Setting = Setting {
     name: "server.sidecars",
     env: &["REMUDA_SIDECARS"],
@@ -202,6 +212,7 @@ pub(super) const SETTINGS: &[&Setting] = &[
     &DELIVERIES,
     &DOWNLOADS,
     &WAITING,
+    &FEED_READERS,
     &SIDECARS,
     &HEAD_TIME,
     &BODY_TIME,
@@ -237,6 +248,7 @@ impl Door {
             deliveries: from.get(&DELIVERIES)?,
             downloads: from.get(&DOWNLOADS)?,
             waiting: from.get(&WAITING)?,
+            feed_readers: from.get(&FEED_READERS)?,
             sidecars: from.get(&SIDECARS)?,
             head_time: span(&HEAD_TIME)?,
             body_time: span(&BODY_TIME)?,

@@ -90,6 +90,7 @@ attacks! {
     "unread-jobs" Load Plain false unread::jobs, "a prompt with a text of 29 MB as its output, asked for at /api/jobs and not read, 40 times";
     "unread-sync" Load Plain false unread::synchronous, "the same prompt at /prompt_sync, 30 times, and the answers not read";
     "unread-sockets" Load Plain false unread::sockets, "400 websockets that are not read, and a text of 3 MB for all of them";
+    "replayed-results" Load Plain false unread::replayed, "a task that left a text of 29 MB, submitted, cancelled and run again over 48 connections, and half of the answers not read";
     "forms-endless" Load Plain true unread::forms, "90 forms that never come to their first field";
     "documents-rewritten" Load Plain false stored::rewritten, "documents of 15 MiB, four at a time, written again and again";
     "readers-files" Load Plain false fair::files, "10,000 uploads, and 400 connections that ask for their names";

@@ -290,7 +290,7 @@ fn arguments(
     port: u16,
     page: Option<&Path>,
 ) -> Vec<String> {
-    let mut words = vec!["serve", "--listen", address, "--max-output-size", "32MiB"];
+    let mut words = vec!["serve", "--listen", address, "--max-output-size", "32MiB", "--sync-timeout", "20s"];
     let (sim, hostile) = (format!("http://{sim}"), format!("http://127.0.0.1:{port} hostile"));
     let (data, proxy) = (data.display().to_string(), crate::raw::FROM.to_string());
     words.extend(["--data", &data]);

@@ -34,11 +34,15 @@ pub(crate) async fn whole(state: &Shared, seen: Glance) -> ServiceResult<(Task, 
     if whole {
         return Ok((task, None));
     }
+    let id = task.id;
+    let size = state.store.task_size(id).await?.ok_or(ServiceError::NoTask(id))?;
+    let pass = state.memory.wait(&Visit::guest(), size.saturating_mul(2), PATIENCE).await;
+    let mut pass = pass.map_err(|_| TurnedAway::Memory)?;
     let _reading = state.permits.read().await?;
-    let task = state.store.task(task.id).await?.ok_or(ServiceError::NoTask(task.id))?;
-    let amount = 2 * task.text_bytes() as u64;
-    let pass = state.memory.wait(&Visit::guest(), amount, PATIENCE).await;
-    Ok((task, Some(pass.map_err(|_| TurnedAway::Memory)?)))
+    let task = state.store.task(id).await?.ok_or(ServiceError::NoTask(id))?;
+    // It may have ended since.
+    pass.cover(2 * task.text_bytes() as u64).map_err(|_| TurnedAway::Memory)?;
+    Ok((task, Some(pass)))
 }
 
 /// What is known of a task beside its record.

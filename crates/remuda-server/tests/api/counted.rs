@@ -87,6 +87,7 @@ counted! {
     fn look_up(lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
     fn task(id: TaskId) -> Result<Option<Task>>;
     fn glance(id: TaskId) -> Result<Option<Glance>>;
+    fn task_size(id: TaskId) -> Result<Option<u64>>;
     fn input_size(id: TaskId) -> Result<Option<u64>>;
     fn input(id: TaskId) -> Result<Option<TaskInput>>;
     fn attempts(id: TaskId, limit: u32) -> Result<Vec<Attempt>>;

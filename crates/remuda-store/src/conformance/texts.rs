@@ -62,6 +62,9 @@ pub async fn long_texts_come_back_as_they_were(fixture: impl Fixture) {
     let glance = world.store.glance(task.id).await.expect("it answers").expect("it is there");
     assert!(!glance.whole, "it is large");
     assert_eq!(glance.task, whole.briefly());
+    let size = world.store.task_size(task.id).await.expect("it answers").expect("it is there");
+    let most = whole.text_bytes() as u64;
+    assert!((most..most + 2000).contains(&size), "{size} of {most}");
     let graph = RawValue::from_string("{}".to_owned()).expect("it is JSON");
     let mut small = NewTask::new(graph);
     small.metadata = Some(json!({"mine": 1}).into());

@@ -164,6 +164,18 @@ impl Inner {
         attempt!(self.sessions, read())
     }
 
+    pub(super) async fn task_size(&self, id: TaskId) -> Result<Option<u64>> {
+        let read = async || {
+            let statement = "SELECT coalesce(octet_length(error::text), 0)::bigint + \
+                coalesce(octet_length(metadata::text), 0) + coalesce(octet_length(result::text), 0) \
+                FROM remuda.task WHERE id = $1";
+            let rows = self.sessions.query(statement, &[(&id.0, Type::UUID)]).await?;
+            let size: Option<i64> = rows.first().map(|row| get(row, 0)).transpose()?;
+            Ok(size.map(|size| u64::try_from(size).unwrap_or(0)))
+        };
+        attempt!(self.sessions, read())
+    }
+
     pub(super) async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
         let read = async || {
             let statement = "SELECT octet_length(placements::text)::bigint + octet_length(workflow) + \

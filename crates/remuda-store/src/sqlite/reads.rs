@@ -119,15 +119,21 @@ pub(super) fn task_within(db: &Connection, id: TaskId, most: usize) -> Outcome<L
 }
 
 fn numbered(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<Numbered>>> {
+    let is_large = |size: u64| usize::try_from(size).map_or(true, |size| size > most);
+    if most < usize::MAX && task_size(db, id)?.is_some_and(is_large) {
+        return Ok(Looked::Large);
+    }
     let sql = concat!("SELECT ", task_columns!(), " FROM task WHERE id = ?");
-    let found = one(db, sql, (id.0.as_bytes(),), |row| {
-        if rows::text_size(row)? > most { Ok(Looked::Large) } else { rows::task(row).map(Looked::Found) }
-    })?;
-    Ok(match found {
-        None => Looked::Found(None),
-        Some(Looked::Found(found)) => Looked::Found(Some(found)),
-        Some(Looked::Large) => Looked::Large,
-    })
+    Ok(Looked::Found(one(db, sql, (id.0.as_bytes(),), rows::task)?))
+}
+
+/// How long the texts of a task are. Nothing of them is read for it: lengths stand at the head of a row.
+pub(super) fn task_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
+    let sql = "SELECT coalesce(octet_length(error), 0) + coalesce(octet_length(metadata), 0) \
+               + coalesce((SELECT octet_length(result) FROM result WHERE result.no = task.no), 0) \
+               FROM task WHERE id = ?";
+    let size: Option<i64> = one(db, sql, (id.0.as_bytes(),), |row| Ok(row.get(0)?))?;
+    Ok(size.map(|size| u64::try_from(size).unwrap_or(0)))
 }
 
 /// A task, without what is long if its texts have more than so many bytes.

@@ -33,6 +33,9 @@ pub trait TaskStore: fmt::Debug + Send + Sync + 'static {
     /// The same, but without what may be long if it is large: for whoever keeps it, or asks often.
     async fn glance(&self, id: TaskId) -> Result<Option<Glance>>;
 
+    /// About how many bytes [`TaskStore::task`] would read, found out without reading them.
+    async fn task_size(&self, id: TaskId) -> Result<Option<u64>>;
+
     /// How many bytes [`TaskStore::input`] would read, found out without reading them.
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>>;
 

@@ -65,6 +65,11 @@ impl TaskStore for PostgresStore {
         self.inner.glance(id).await
     }
 
+    async fn task_size(&self, id: TaskId) -> Result<Option<u64>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.task_size(id).await
+    }
+
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
         let _turn = self.inner.turn().await?;
         self.inner.input_size(id).await

@@ -63,6 +63,10 @@ impl TaskStore for SqliteStore {
         self.look(move |db| reads::glance(db, id, SMALL)).await
     }
 
+    async fn task_size(&self, id: TaskId) -> Result<Option<u64>> {
+        self.look(move |db| reads::task_size(db, id)).await
+    }
+
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
         self.look(move |db| reads::input_size(db, id)).await
     }

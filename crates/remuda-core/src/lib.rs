@@ -3,6 +3,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod acquire;
+pub mod admission;
 mod attempt;
 mod errand;
 mod event;

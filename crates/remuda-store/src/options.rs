@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::quota::{OverQuota, Quota, Usage};
+use remuda_core::admission::{Bounds, Refusal};
+use remuda_core::quota::{OverQuota, Quota};
 use remuda_core::{OwnerId, Policy};
 
 use crate::{Clock, Error, Keyring};
@@ -47,26 +48,33 @@ impl Options {
             secrets: Keyring::default(),
         }
     }
+
+    /// How much one tenant may have, as it is decided.
+    pub(crate) fn bounds(&self) -> Bounds {
+        Bounds { quota: self.quota, lanes: self.max_lanes }
+    }
 }
 
-/// What a tenant is told whose tasks wait for too many different things.
-pub(crate) fn too_many_lanes(most: u64) -> Error {
-    let message = format!(
-        "unfinished tasks of this tenant ask for {most} different sets of labels, nodes and models already: wait until \
-         some have ended, or ask for one of those"
-    );
-    Error::OverLimit { limit: "tasks.max_lanes", message }
-}
-
-/// Whether a tenant that has this much may have so much more.
-pub(crate) fn admit(quota: &Quota, has: Usage, more: Usage) -> Result<(), Error> {
-    quota.admit(has, more).map_err(|over| {
+impl From<OverQuota> for Error {
+    fn from(over: OverQuota) -> Self {
         let limit = match over {
             OverQuota::Waiting(_) => "tasks.max_waiting",
             OverQuota::Bytes(_) => "tasks.max_stored",
         };
-        Error::OverLimit { limit, message: over.to_string() }
-    })
+        Self::OverLimit { limit, message: over.to_string() }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Conflict(task) => Self::Conflict { task },
+            Refusal::OverQuota(over) => over.into(),
+            Refusal::TooManyLanes(_) => {
+                Self::OverLimit { limit: "tasks.max_lanes", message: refusal.to_string() }
+            }
+        }
+    }
 }
 
 /// How many documents one tenant may keep, and how large they may be together.

@@ -66,7 +66,8 @@ macro_rules! conformance_tests {
             limiting:
                 a_tenant_has_so_many_waiting_tasks
                 a_tenant_stores_so_many_bytes
-                many_at_once_do_not_get_by_a_quota;
+                many_at_once_do_not_get_by_a_quota
+                of_several_reasons_the_first_is_told;
             claiming:
                 a_claim_is_recorded_before_it_is_given
                 the_last_attempts_are_told

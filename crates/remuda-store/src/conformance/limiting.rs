@@ -193,3 +193,39 @@ pub async fn many_at_once_do_not_get_by_a_quota(fixture: impl Fixture) {
     world.submit(new_task()).await;
     assert_eq!(refused(world.store.submit(new_task()).await), "tasks.max_waiting");
 }
+
+/// What a submission is refused for does not depend on the store. What was taken in before comes first; then the quota, then the
+/// lanes.
+pub async fn of_several_reasons_the_first_is_told(fixture: impl Fixture) {
+    let quota = Quota { waiting: 2, bytes: 10_000 };
+    let world = World::with(fixture, |options| (options.quota, options.max_lanes) = (quota, 1)).await;
+    let rare = |new: NewTask| {
+        let mut new = new;
+        new.input.requires = label("another");
+        new
+    };
+    let first =
+        world.submit(NewTask { idempotency: with_key("k").idempotency, ..requiring(&label("one")) }).await;
+    // One reason after the other goes away.
+    assert_eq!(refused(world.store.submit(rare(of_size(20_000))).await), "tasks.max_stored");
+    assert_eq!(refused(world.store.submit(rare(new_task())).await), "tasks.max_lanes");
+    world.submit(new_task()).await;
+    assert_eq!(refused(world.store.submit(rare(of_size(20_000))).await), "tasks.max_waiting");
+    assert_eq!(refused(world.store.submit(rare(new_task())).await), "tasks.max_waiting");
+    // Before all of them.
+    let again = rare(NewTask { idempotency: with_key("k").idempotency, ..of_size(20_000) });
+    assert_eq!(world.submit(again).await.id, first.id);
+    assert_eq!(world.submit(rare(NewTask { id: first.id, ..of_size(20_000) })).await.id, first.id);
+    let request = Sha256::of(b"another request");
+    let other = Idempotency { key: "k".to_owned(), request };
+    let foreign = NewTask { tenant: tenant("other"), ..new_task() };
+    let foreign = world.submit(foreign).await;
+    let taken = [
+        (NewTask { idempotency: Some(other), ..of_size(20_000) }, first.id),
+        (NewTask { id: foreign.id, ..of_size(20_000) }, foreign.id),
+    ];
+    for (new, in_the_way) in taken {
+        let answer = world.store.submit(rare(new)).await;
+        assert!(matches!(answer, Err(Error::Conflict { task }) if task == in_the_way), "{answer:?}");
+    }
+}

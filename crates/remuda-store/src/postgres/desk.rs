@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rand::RngExt as _;
+use remuda_core::admission::{self, Admission, Met};
 use remuda_core::quota::Usage;
 use remuda_core::schedule::{Candidate, Want, assign, avoids, want_back};
 use remuda_core::transition::{self, Claimer, Ending};
@@ -17,7 +18,6 @@ use super::inner::Inner;
 use super::load::Loaded;
 use super::queue::{Answer, Command, Parked, Work};
 use super::save::{Idem, Save};
-use crate::options::{admit, too_many_lanes};
 use crate::{EndReply, Error, Result, Submitted};
 
 /// What became of one command.
@@ -59,22 +59,24 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// Whether a tenant may have a task in this lane: one that it has already, or one more. Batches under way at the same
-    /// moment do not see each other, so that there may be a few more.
-    fn may_enter(&mut self, tenant: &'a Tenant, lane: &LaneId, loaded: &Loaded, most: u64) -> bool {
-        let entry = (tenant, lane.clone());
-        if *lane == LaneId::any()
+    /// In how many lanes a tenant has tasks, and whether this is one of them. Batches under way at the same moment do not see
+    /// each other, so that there may be a few more.
+    fn lanes_of(&self, tenant: &Tenant, lane: &LaneId, loaded: &Loaded) -> (u64, bool) {
+        let new = || self.lanes.iter().filter(|(of, _)| *of == tenant).map(|(_, lane)| lane);
+        let in_lane = *lane == LaneId::any()
             || loaded.used.contains(&(tenant.clone(), lane.clone()))
-            || self.lanes.contains(&entry)
-        {
-            return true;
-        }
+            || new().any(|new| new == lane);
         let before = loaded.lane_counts.get(tenant).copied().unwrap_or(0);
-        let new = self.lanes.iter().filter(|(of, _)| *of == tenant).count();
-        if before.saturating_add(new as u64) >= most {
-            return false;
+        (before.saturating_add(new().count() as u64), in_lane)
+    }
+
+    /// A task is taken in.
+    fn took(&mut self, new: &'a NewTask, lane: &LaneId, in_lane: bool) {
+        self.ids.insert(new.id);
+        self.keys.extend(new.idempotency.as_ref().map(|known| (&new.tenant, known.key.as_str())));
+        if !in_lane {
+            self.lanes.insert((&new.tenant, lane.clone()));
         }
-        self.lanes.insert(entry)
     }
 }
 
@@ -147,19 +149,29 @@ impl Desk<'_> {
         if seen.ids.contains(&new.id) || key.is_some_and(|key| seen.keys.contains(&key)) {
             return Outcome::Later;
         }
-        if let Some(before) = before(new, loaded) {
-            return Outcome::Answer(before.map(|task| Answer::Submitted(Box::new(Submitted::Before(task)))));
-        }
         let lane = new.input.requires.lane();
-        let most = self.inner.sessions.options().max_lanes;
-        if let Err(over) = self.may_have(new, loaded) {
-            return Outcome::Answer(Err(over));
+        let (lanes, in_lane) = seen.lanes_of(&new.tenant, &lane, loaded);
+        let by_key = key.and_then(|(tenant, key)| loaded.idems.get(&(tenant.to_string(), key.to_owned())));
+        let by_id = with_id(new.id, loaded);
+        let met = Met {
+            by_key: by_key.map(|(request, task)| (*request, task.id)),
+            by_id: by_id.map(|task| &task.tenant),
+            has: self.has(&new.tenant, loaded),
+            lanes,
+            in_lane,
+        };
+        let bytes = new.input.stored_bytes(new.metadata.as_ref());
+        match admission::admit(new, bytes, &met, &self.inner.sessions.options().bounds()) {
+            Ok(Admission::New) => seen.took(new, &lane, in_lane),
+            Ok(Admission::Before(made)) => {
+                let before =
+                    by_key.map(|(_, task)| task).into_iter().chain(by_id).find(|task| task.id == made);
+                let missing = || Error::Corrupt(format!("task {made} was made before and is not there"));
+                let before = before.cloned().map(Submitted::Before).ok_or_else(missing);
+                return Outcome::Answer(before.map(|before| Answer::Submitted(Box::new(before))));
+            }
+            Err(refusal) => return Outcome::Answer(Err(refusal.into())),
         }
-        if !seen.may_enter(&new.tenant, &lane, loaded, most) {
-            return Outcome::Answer(Err(too_many_lanes(most)));
-        }
-        seen.ids.insert(new.id);
-        seen.keys.extend(key);
         if !self.inner.lanes.knows(&lane) {
             let requires = new.input.requires.clone();
             self.save.new_lanes.insert(lane.clone(), Lane { id: lane.clone(), requires });
@@ -189,18 +201,15 @@ impl Desk<'_> {
         Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
     }
 
-    /// Whether its tenant may have this task, too. Batches under way at the same moment do not see each other.
-    fn may_have(&self, new: &NewTask, loaded: &Loaded) -> Result<()> {
-        let quota = &self.inner.sessions.options().quota;
-        if quota.is_none() {
-            return Ok(());
+    /// What a tenant has. Batches under way at the same moment do not see each other.
+    fn has(&self, tenant: &Tenant, loaded: &Loaded) -> Usage {
+        if self.inner.sessions.options().quota.is_none() {
+            return Usage::default();
         }
-        let read = loaded.usage.get(&new.tenant).copied();
-        let before = read.unwrap_or_else(|| self.inner.usages.known(&new.tenant));
-        let adds = self.save.adds(&new.tenant);
-        let has = Usage { waiting: before.waiting + adds.waiting, bytes: before.bytes + adds.bytes };
-        let more = Usage { waiting: 1, bytes: new.input.stored_bytes(new.metadata.as_ref()) };
-        admit(quota, has, more)
+        let read = loaded.usage.get(tenant).copied();
+        let before = read.unwrap_or_else(|| self.inner.usages.known(tenant));
+        let adds = self.save.adds(tenant);
+        Usage { waiting: before.waiting + adds.waiting, bytes: before.bytes + adds.bytes }
     }
 
     fn end(&mut self, task: &mut Task, ending: &Ending) -> EndReply {
@@ -388,19 +397,10 @@ fn empty_input() -> remuda_core::TaskInput {
     }
 }
 
-/// What an earlier submission with the same id or key made.
-fn before(new: &NewTask, loaded: &Loaded) -> Option<Result<Task>> {
-    let candidate = || loaded.candidates.iter().find(|task| task.id == new.id);
-    let by_id = loaded.existing.get(&new.id).or_else(|| loaded.tasks.get(&new.id)).or_else(candidate);
-    let key = new.idempotency.as_ref().map(|known| (new.tenant.as_str().to_owned(), known.key.clone()));
-    let by_key = key.and_then(|key| loaded.idems.get(&key));
-    let known = by_key.map(|(request, task)| (*request, task.id));
-    let made = transition::made_before(new, known, by_id.map(|task| &task.tenant));
-    let task = |made| by_key.map(|(_, task)| task).into_iter().chain(by_id).find(|task| task.id == made);
-    match made {
-        Ok(made) => made.and_then(task).cloned().map(Ok),
-        Err(task) => Some(Err(Error::Conflict { task })),
-    }
+/// The task with this id, if there is one.
+fn with_id(id: TaskId, loaded: &Loaded) -> Option<&Task> {
+    let candidate = || loaded.candidates.iter().find(|task| task.id == id);
+    loaded.existing.get(&id).or_else(|| loaded.tasks.get(&id)).or_else(candidate)
 }
 
 /// Whoever reports on a lease, with its task.

@@ -12,7 +12,6 @@ use super::inner::Inner;
 use super::rows::{self, get};
 use super::session::attempt;
 use super::usages;
-use crate::options::admit;
 use crate::{Asset, Error, Result};
 
 const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
@@ -133,9 +132,9 @@ impl Inner {
             let after = usages::read(&transaction, &asset.tenant).await?;
             let has = Usage { waiting: 0, bytes: after.bytes - asset.size };
             let more = Usage { waiting: 0, bytes: asset.size };
-            if let Err(over) = admit(&self.sessions.options().quota, has, more) {
+            if let Err(over) = self.sessions.options().quota.admit(has, more) {
                 transaction.rollback().await?;
-                return Err(over.into());
+                return Err(Error::from(over).into());
             }
         }
         transaction.commit().await

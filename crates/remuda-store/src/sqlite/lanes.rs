@@ -178,13 +178,13 @@ impl Lanes {
         Ok(())
     }
 
-    /// Whether a tenant may have a task in this lane: one that it has already, or one more.
-    pub(super) fn may_enter(&self, tenant: &Tenant, id: &LaneId, most: u64) -> bool {
-        // What asks for nothing is always possible, and does not count.
+    /// In how many lanes a tenant has tasks, and whether this is one of them. What asks for nothing is always possible, and does
+    /// not count.
+    pub(super) fn of_tenant(&self, tenant: &Tenant, id: &LaneId) -> (u64, bool) {
         let any = LaneId::any();
-        let Some(lanes) = self.tenants.get(tenant).filter(|_| *id != any) else { return true };
+        let Some(lanes) = self.tenants.get(tenant) else { return (0, *id == any) };
         let count = lanes.len() - usize::from(lanes.contains_key(&any));
-        lanes.contains_key(id) || u64::try_from(count).is_ok_and(|count| count < most)
+        (count as u64, *id == any || lanes.contains_key(id))
     }
 
     /// A task that has not ended came into a lane.

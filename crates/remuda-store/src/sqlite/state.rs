@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use remuda_core::admission::Bounds;
 use remuda_core::quota::{Quota, Usage};
 use remuda_core::schedule::TenantClock;
 use remuda_core::{
@@ -81,9 +82,9 @@ impl Settings {
         self.options.documents
     }
 
-    /// How many lanes a tenant may have tasks in.
-    pub(super) fn max_lanes(&self) -> u64 {
-        self.options.max_lanes
+    /// How much a tenant may have.
+    pub(super) fn bounds(&self) -> Bounds {
+        self.options.bounds()
     }
 
     /// How much of the store a tenant may have.

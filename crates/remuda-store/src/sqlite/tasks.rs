@@ -1,31 +1,31 @@
 //! Submitting, cancelling and hastening tasks.
 
+use remuda_core::admission::{self, Admission, Met, Refusal};
 use remuda_core::quota::Usage;
 use remuda_core::schedule::{TenantClock, UNKNOWN_COST_MS, learn_cost};
-use remuda_core::{NewTask, Sha256, Task, TaskId, Tenant, transition};
+use remuda_core::{LaneId, NewTask, Task, TaskId, Tenant, transition};
 use rusqlite::{OptionalExtension as _, params};
 
 use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
 use super::pieces::Laid;
+use super::reads;
 use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
 use super::state::Kept;
-use crate::options::{admit, too_many_lanes};
 use crate::{Change, Error, Submitted};
 
 impl Batch<'_> {
     /// Takes a task in. Everything that can be wrong with it is found before the first write.
     /// `bytes`: what it counts as. One that was taken in before and has ended comes without what it left.
     pub(super) fn submit(&mut self, new: &NewTask, laid: Option<&Laid>, bytes: i64) -> Outcome<Submitted> {
-        if let Some(before) = self.submitted_before(new)? {
-            return Ok(Submitted::Before(before));
-        }
         let lane = new.input.requires.lane();
-        if !self.state.lanes.may_enter(&new.tenant, &lane, self.settings.max_lanes()) {
-            return self.repeated_or(new, too_many_lanes(self.settings.max_lanes()));
-        }
-        if let Err(over) = self.may_have(&new.tenant, Usage { waiting: 1, bytes })? {
-            return self.repeated_or(new, over);
+        // The same id is found when the row is written, and looked for only by those who would be refused.
+        let admission = match self.admit(new, &lane, bytes, None)? {
+            Err(_) => self.admit_known(new, &lane, bytes)?,
+            admitted => admitted,
+        };
+        if let Admission::Before(id) = admission.map_err(Error::from)? {
+            return Ok(Submitted::Before(self.made_before(id)?));
         }
         let head = self.state.lanes.front(self.db, &lane)?;
         let cost_ms = self.cost(new.shape)?.unwrap_or(UNKNOWN_COST_MS);
@@ -40,8 +40,10 @@ impl Batch<'_> {
 
         let no = self.state.next_no;
         if !self.insert_task(no, &task, bytes)? {
-            let before = self.load(new.id)?.ok_or_else(|| corrupt("a task", "it is there and is not"))?;
-            return own(new, before.task).map(Submitted::Before);
+            return match self.admit_known(new, &lane, bytes)?.map_err(Error::from)? {
+                Admission::Before(id) => Ok(Submitted::Before(self.made_before(id)?)),
+                Admission::New => Err(corrupt("a task", "it is there and is not")),
+            };
         }
         self.state.next_no += 1;
         self.state.lanes.ensure(self.db, &lane, &new.input.requires)?;
@@ -74,27 +76,43 @@ impl Batch<'_> {
         Ok(Submitted::New(task))
     }
 
-    /// The task that the same key made. The same id is found when the row is written.
-    fn submitted_before(&self, new: &NewTask) -> Outcome<Option<Task>> {
-        let Some(idempotency) = &new.idempotency else {
-            return Ok(None);
+    /// Whether a task is taken in. `by_id`: whose the task with its id is, if that is known.
+    fn admit(
+        &mut self,
+        new: &NewTask,
+        lane: &LaneId,
+        bytes: i64,
+        by_id: Option<&Tenant>,
+    ) -> Outcome<Result<Admission, Refusal>> {
+        let by_key = match &new.idempotency {
+            Some(idempotency) => reads::submitted(self.db, &new.tenant, &idempotency.key)?,
+            None => None,
         };
-        let sql = "SELECT request, task FROM idem WHERE tenant = ? AND key = ?";
-        let found = self
-            .db
-            .prepare_cached(sql)?
-            .query_row((new.tenant.as_str(), &idempotency.key), |row| {
-                Ok((Sha256(row.get(0)?), TaskId(uuid::Uuid::from_bytes(row.get(1)?))))
-            })
-            .optional()?;
-        let Some((request, task)) = found else {
-            return Ok(None);
+        let bounds = self.settings.bounds();
+        let has = match bounds.quota.is_none() {
+            true => Usage::default(),
+            false => self.state.usage(self.db, &new.tenant)?,
         };
-        let before = transition::made_before(new, Some((request, task)), None);
-        match before.map_err(|task| Error::Conflict { task })? {
-            Some(task) => Ok(self.load(task)?.map(|found| found.task)),
-            None => Ok(None),
-        }
+        let (lanes, in_lane) = self.state.lanes.of_tenant(&new.tenant, lane);
+        Ok(admission::admit(new, bytes, &Met { by_key, by_id, has, lanes, in_lane }, &bounds))
+    }
+
+    /// The same, with what there is under its id.
+    fn admit_known(
+        &mut self,
+        new: &NewTask,
+        lane: &LaneId,
+        bytes: i64,
+    ) -> Outcome<Result<Admission, Refusal>> {
+        let whose = reads::whose(self.db, new.id)?;
+        self.admit(new, lane, bytes, whose.as_ref())
+    }
+
+    /// A task that a submission made before.
+    fn made_before(&self, id: TaskId) -> Outcome<Task> {
+        let found =
+            self.load(id)?.ok_or_else(|| corrupt("a task", "its submission is known, and it is not"))?;
+        Ok(found.task)
     }
 
     /// Whether a tenant may have so much more in the store.
@@ -103,15 +121,7 @@ impl Batch<'_> {
         if quota.is_none() {
             return Ok(Ok(()));
         }
-        Ok(admit(quota, self.state.usage(self.db, tenant)?, more))
-    }
-
-    /// A task that was taken in before is no further one, however many there are.
-    fn repeated_or(&self, new: &NewTask, error: Error) -> Outcome<Submitted> {
-        match self.load(new.id)? {
-            Some(before) => own(new, before.task).map(Submitted::Before),
-            None => Err(error.into()),
-        }
+        Ok(quota.admit(self.state.usage(self.db, tenant)?, more).map_err(Error::from))
     }
 
     fn clock(&mut self, tenant: &Tenant) -> Outcome<&mut Kept<TenantClock>> {
@@ -186,11 +196,4 @@ impl Batch<'_> {
         let missing = || Error::NotFound { what: "task", id: id.to_string() };
         Ok(self.load(id)?.ok_or_else(missing)?)
     }
-}
-
-/// A task with the id of another tenant's is no repetition.
-fn own(new: &NewTask, before: Task) -> Outcome<Task> {
-    let made = transition::made_before(new, None, Some(&before.tenant));
-    made.map_err(|task| Error::Conflict { task })?;
-    Ok(before)
 }

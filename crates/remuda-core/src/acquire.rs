@@ -31,13 +31,68 @@ pub enum Acquisition {
     Granted {
         /// The worker in its hands.
         worker: Box<Worker>,
-        /// It is a further one for its key, which may have only so many.
-        further: bool,
+        /// What its key must have room for.
+        demand: Demand,
     },
     /// Another process drives it.
     Held,
     /// The name is another key's, or the installation's.
     Taken,
+}
+
+/// What a registration takes of what its key may have. A worker that a key has may come again as it was, however many it has by
+/// now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// It is a further worker.
+    pub further: bool,
+    /// What the worker is registered with, if that is new: see [`WorkerSpec::bytes`].
+    pub bytes: Option<u64>,
+}
+
+/// What a key has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// How many workers.
+    pub workers: u64,
+    /// How many bytes the other ones are registered with.
+    pub bytes: u64,
+}
+
+/// What a key may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// How many workers.
+    pub workers: u64,
+    /// How many bytes of labels, names and endpoints all of them may be registered with.
+    pub bytes: u64,
+}
+
+/// What a key would have too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Excess {
+    /// Workers.
+    Workers,
+    /// Labels, names and endpoints of workers.
+    Labels,
+}
+
+impl Demand {
+    /// Whether there is no need to know what the key has.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether a key that has this much may have the worker, too.
+    pub fn admit(&self, has: Holdings, most: Allowance) -> Result<(), Excess> {
+        if self.further && has.workers >= most.workers {
+            return Err(Excess::Workers);
+        }
+        if self.bytes.is_some_and(|bytes| has.bytes.saturating_add(bytes) > most.bytes) {
+            return Err(Excess::Labels);
+        }
+        Ok(())
+    }
 }
 
 /// Whether a worker is nobody's: it was let go, or its holder does not report any more, and had the time to come back after the
@@ -66,6 +121,9 @@ pub fn acquire(
     let own = |key| matches!(registration, Registration::Key { id, .. } if *id == key);
     let further = by.key.is_some_and(|(key, _)| !own(key));
     let before = known.map(|known| known.worker);
+    let grows = before.is_none_or(|before| spec.bytes() > before.spec.bytes());
+    let bytes = (further || (by.key.is_some() && grows)).then_some(spec.bytes() as u64);
+    let demand = Demand { further, bytes };
     // What was known of the ComfyUI is kept until its runner knows better.
     let report = before.map_or_else(WorkerReport::default, |before| WorkerReport {
         health: Health::Starting,
@@ -82,7 +140,7 @@ pub fn acquire(
         created_at: before.map_or(now, |before| before.created_at),
         last_active_at: now,
     });
-    Acquisition::Granted { worker, further }
+    Acquisition::Granted { worker, demand }
 }
 
 #[cfg(test)]
@@ -161,9 +219,12 @@ mod tests {
         ];
         for (n, (by, known, expected)) in cases.into_iter().enumerate() {
             let found = match ask(by, known) {
-                Acquisition::Granted { worker, further } => {
+                Acquisition::Granted { worker, demand } => {
                     assert_eq!(worker.owner, by.owner);
-                    Ok(further)
+                    // What was known of the worker has another endpoint than what is asked for.
+                    let bytes = by.key.map(|_| spec().bytes() as u64);
+                    assert_eq!(demand, Demand { further: demand.further, bytes }, "case {n}");
+                    Ok(demand.further)
                 }
                 refused => Err(refused),
             };
@@ -185,6 +246,50 @@ mod tests {
         assert!(next.created_at < NOW);
         assert_eq!((next.report.health, next.report.reason), (Health::Starting, None));
         assert_eq!(next.report.object_info, Some(Sha256::of(b"x")));
+    }
+
+    #[test]
+    fn a_key_has_so_many_workers_and_labels() {
+        let most = Allowance { workers: 2, bytes: 100 };
+        let admit = |further, bytes, workers, of_others| {
+            Demand { further, bytes }.admit(Holdings { workers, bytes: of_others }, most)
+        };
+        assert_eq!(admit(true, Some(40), 1, 60), Ok(()));
+        assert_eq!(admit(true, Some(41), 2, 60), Err(Excess::Workers));
+        assert_eq!(admit(true, Some(41), 1, 60), Err(Excess::Labels));
+        assert_eq!(admit(false, Some(41), 9, 60), Err(Excess::Labels), "it comes again with more");
+        assert_eq!(admit(false, Some(40), 9, 60), Ok(()), "it is none more");
+        assert_eq!(admit(false, None, 9, 999), Ok(()), "as it was");
+        assert!(Demand::default().is_none() && !Demand { further: true, bytes: None }.is_none());
+    }
+
+    #[test]
+    fn who_has_a_worker_may_have_it_again_as_it_was() {
+        let tenant = Tenant::default_tenant();
+        let (mine, foreign) = (KeyId(Uuid::from_u128(1)), KeyId(Uuid::from_u128(2)));
+        let known = Worker {
+            spec: spec(),
+            report: WorkerReport::default(),
+            owner: owner(1),
+            fence: Fence(1),
+            until: NOW,
+            created_at: NOW,
+            last_active_at: NOW,
+        };
+        let demand = |spec: &WorkerSpec, key, id| {
+            let registration = Registration::Key { id, tenant: Some(tenant.clone()), revoked: true };
+            let known = KnownWorker { worker: &known, registration: &registration, is_free: true };
+            let by = Applicant { owner: owner(1), key: Some((key, &tenant)) };
+            match acquire(spec, &by, Some(known), NOW, &Policy::default()) {
+                Acquisition::Granted { demand, .. } => demand,
+                refused => panic!("{refused:?}"),
+            }
+        };
+        let bytes = spec().bytes() as u64;
+        assert!(demand(&spec(), mine, mine).is_none());
+        assert_eq!(demand(&spec(), mine, foreign), Demand { further: true, bytes: Some(bytes) });
+        let more = WorkerSpec { name: Some("x".to_owned()), ..spec() };
+        assert_eq!(demand(&more, mine, mine), Demand { further: false, bytes: Some(bytes + 1) });
     }
 
     #[test]

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::acquire::{Allowance, Excess};
 use remuda_core::{
     Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant,
     Timestamp, Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::Error;
 
 /// What a submission made.
 #[derive(Debug, Clone, PartialEq)]
@@ -323,6 +326,21 @@ pub struct Registrant {
 impl Registrant {
     /// What [`crate::Error::TooMany`] says when those are too many.
     pub const LABELS: &str = "labels";
+
+    /// What its key may have.
+    pub(crate) fn allowance(&self) -> Allowance {
+        Allowance { workers: self.most.into(), bytes: self.bytes }
+    }
+}
+
+impl From<Excess> for Error {
+    fn from(excess: Excess) -> Self {
+        let what = match excess {
+            Excess::Workers => "workers",
+            Excess::Labels => Registrant::LABELS,
+        };
+        Self::TooMany { what }
+    }
 }
 
 /// How much one key may bring of what ComfyUIs say of their nodes.

@@ -39,11 +39,12 @@ pub(super) fn pair(row: &Row) -> Result<(WorkerId, KeyId), Fault> {
 }
 
 /// How many workers a key has.
-pub(super) async fn count(transaction: &Transaction, key: KeyId) -> Result<i64, Fault> {
+pub(super) async fn count(transaction: &Transaction, key: KeyId) -> Result<u64, Fault> {
     let statement = "SELECT count(*) FROM remuda.registration r JOIN remuda.worker w ON w.id = r.worker \
         WHERE r.key = $1";
     let rows = transaction.query(statement, &[(&key.0, Type::UUID)]).await?;
-    rows.first().map_or(Ok(0), |row| get(row, 0))
+    let count: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
 }
 
 /// How many bytes the other workers of a key were registered with.

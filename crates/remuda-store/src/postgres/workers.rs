@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use postgres_types::{Json, Type};
-use remuda_core::acquire::{Acquisition, Applicant, KnownWorker, acquire, is_free};
+use remuda_core::acquire::{Acquisition, Applicant, Holdings, KnownWorker, acquire, is_free};
 use remuda_core::{
     Claim, Fence, KeyId, Lease, LeaseRef, OwnerId, Registration, Status, Task, TaskId, Timestamp, Worker,
     WorkerId, WorkerSpec, transition,
@@ -163,8 +163,8 @@ impl Inner {
         });
         let applicant = Applicant { owner, key: by.map(|by| (by.key, &by.tenant)) };
         let policy = &self.sessions.options().policy;
-        let (worker, further) = match acquire(spec, &applicant, known, now, policy) {
-            Acquisition::Granted { worker, further } => (*worker, further),
+        let (worker, demand) = match acquire(spec, &applicant, known, now, policy) {
+            Acquisition::Granted { worker, demand } => (*worker, demand),
             Acquisition::Held => {
                 transaction.rollback().await?;
                 let held = found.map(|found| Acquired::HeldBy(found.worker));
@@ -176,22 +176,12 @@ impl Inner {
                 return Err(Error::Taken { id: spec.id.to_string() }.into());
             }
         };
-        if let Some(by) = by.filter(|_| further)
-            && registrations::count(&transaction, by.key).await? >= i64::from(by.most)
-        {
-            transaction.rollback().await?;
-            return Err(Error::TooMany { what: "workers" }.into());
-        }
-        if let Some(by) = by {
-            // A worker that it has may come again as it was.
-            let own = matches!(registration, Registration::Key { id, .. } if id == by.key);
-            let grows = found.as_ref().is_none_or(|found| spec.bytes() > found.worker.spec.bytes());
-            if (!own || grows)
-                && registrations::bytes(&transaction, by.key, &spec.id).await? + spec.bytes() as u64
-                    > by.bytes
-            {
+        if let Some(by) = by.filter(|_| !demand.is_none()) {
+            let workers = registrations::count(&transaction, by.key).await?;
+            let bytes = registrations::bytes(&transaction, by.key, &spec.id).await?;
+            if let Err(excess) = demand.admit(Holdings { workers, bytes }, by.allowance()) {
                 transaction.rollback().await?;
-                return Err(Error::TooMany { what: Registrant::LABELS }.into());
+                return Err(Error::from(excess).into());
             }
         }
         registrations::note(&transaction, &spec.id, by.map(|by| by.key)).await?;

@@ -39,9 +39,11 @@ impl Batch<'_> {
     }
 
     /// How many workers a key has.
-    pub(super) fn registered(&self, key: KeyId) -> Outcome<i64> {
+    pub(super) fn registered(&self, key: KeyId) -> Outcome<u64> {
         let sql = "SELECT count(*) FROM registration r JOIN worker w ON w.id = r.worker WHERE r.key = ?";
-        Ok(self.db.prepare_cached(sql)?.query_row((key.0.as_bytes(),), |row| row.get(0))?)
+        let read = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let count = self.db.prepare_cached(sql)?.query_row((key.0.as_bytes(),), read)?;
+        Ok(u64::try_from(count).unwrap_or(0))
     }
 
     /// How many bytes the other workers of a key were registered with.

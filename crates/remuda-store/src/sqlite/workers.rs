@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_core::acquire::{Acquisition, Applicant, KnownWorker, acquire, is_free};
+use remuda_core::acquire::{Acquisition, Applicant, Holdings, KnownWorker, acquire, is_free};
 use remuda_core::{Fence, OwnerId, Registration, Timestamp, Worker, WorkerId, WorkerSpec};
 use rusqlite::params;
 
@@ -27,26 +27,18 @@ impl Batch<'_> {
         };
         let is_free = self.state.drivers.get(&spec.id).is_none_or(|driver| self.is_free(driver));
         let found = known.as_ref().map(|worker| KnownWorker { worker, registration: &registration, is_free });
-        let was = known.as_ref().map(|known| known.spec.bytes());
         let applicant = Applicant { owner, key: by.map(|by| (by.key, &by.tenant)) };
-        let (worker, further) = match acquire(spec, &applicant, found, self.now, self.settings.policy()) {
-            Acquisition::Granted { worker, further } => (*worker, further),
+        let (worker, demand) = match acquire(spec, &applicant, found, self.now, self.settings.policy()) {
+            Acquisition::Granted { worker, demand } => (*worker, demand),
             Acquisition::Held => {
                 let held = known.map(Acquired::HeldBy);
                 return held.ok_or_else(|| corrupt("a worker", "somebody holds what is not there"));
             }
             Acquisition::Taken => return Err(Error::Taken { id: spec.id.to_string() }.into()),
         };
-        if let Some(by) = by {
-            if further && self.registered(by.key)? >= i64::from(by.most) {
-                return Err(Error::TooMany { what: "workers" }.into());
-            }
-            // A worker that it has may come again as it was.
-            let grows = was.is_none_or(|bytes| spec.bytes() > bytes);
-            if (further || grows) && self.registered_bytes(by.key, &spec.id)? + spec.bytes() as u64 > by.bytes
-            {
-                return Err(Error::TooMany { what: Registrant::LABELS }.into());
-            }
+        if let Some(by) = by.filter(|_| !demand.is_none()) {
+            let (workers, bytes) = (self.registered(by.key)?, self.registered_bytes(by.key, &spec.id)?);
+            demand.admit(Holdings { workers, bytes }, by.allowance()).map_err(Error::from)?;
         }
         self.register(&spec.id, by.map(|by| by.key))?;
         self.drive(worker)

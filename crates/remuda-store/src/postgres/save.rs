@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
 use remuda_core::quota::Usage;
-use remuda_core::transition::Ended;
+use remuda_core::transition::{Effects, Ended};
 use remuda_core::{
     Attempt, AttemptOutcome, Failure, FeedPack, Idempotency, Lane, LaneId, Lease, PendingReason, Status,
     Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
@@ -96,7 +96,7 @@ impl Save {
     pub(super) fn submitted(&mut self, task: Task, input: TaskInput, event: TaskEvent) {
         self.count(&task.tenant, None, Some(task.status));
         self.store_bytes(&task.tenant, input.stored_bytes(task.metadata.as_ref()));
-        self.tell(&task, event);
+        self.happened(&task, event);
         self.queued(&task);
         self.new_tasks.insert(task.id, (task, input));
     }
@@ -112,7 +112,7 @@ impl Save {
     ) {
         self.count(&task.tenant, Some(before), Some(task.status));
         self.new_leases.push((lease.clone(), attempt.started_at));
-        self.tell(task, event);
+        self.happened(task, event);
         let v = self.lane_v.entry(task.lane.clone()).or_insert(task.rank);
         *v = task.rank.max(*v);
         self.put(task.clone());
@@ -133,7 +133,7 @@ impl Save {
             failure: ended.failure,
             gpu_ms: ended.gpu_ms,
         });
-        self.tell(task, ended.event);
+        self.happened(task, ended.event);
         if task.may_have_left_files() || (task.status.is_terminal() && ended.discarded) {
             self.sweeps.insert(task.id, now);
         }
@@ -145,7 +145,7 @@ impl Save {
     pub(super) fn changed(&mut self, before: Status, task: &Task, event: Option<TaskEvent>, now: Timestamp) {
         self.count(&task.tenant, Some(before), Some(task.status));
         if let Some(event) = event {
-            self.tell(task, event);
+            self.happened(task, event);
         }
         if before != task.status && task.may_have_left_files() {
             self.sweeps.insert(task.id, now);
@@ -154,9 +154,10 @@ impl Save {
         self.put(task.clone());
     }
 
-    /// What happened to a task, for itself and for the feed of its tenant.
-    fn tell(&mut self, task: &Task, event: TaskEvent) {
-        self.feed.entry(task.tenant.clone()).or_default().push((&event).into());
+    /// Everything that a change of a task brings about: nothing else adds events, or tells the feed.
+    fn happened(&mut self, task: &Task, event: TaskEvent) {
+        let effects = Effects::of(task, &event);
+        self.feed.entry(task.tenant.clone()).or_default().push(effects.feed);
         self.events.push(event);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use remuda_core::transition::Ended;
+use remuda_core::transition::{self, Ended};
 use remuda_core::{
     Attempt, FeedPack, LaneId, Lease, LeaseRef, PendingReason, Status, Task, TaskEvent, TaskId, TaskResult,
     Tenant, Timestamp,
@@ -180,8 +180,18 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// An event, in the transaction of what it tells.
-    pub(super) fn insert_event(&self, no: i64, event: &TaskEvent) -> Outcome<()> {
+    /// Everything that a change of a task brings about, in the transaction of the change: nothing else writes events, or tells
+    /// the feed.
+    pub(super) fn happened(&mut self, no: i64, task: &Task, event: &TaskEvent) -> Outcome<()> {
+        if !rows::is_told_by_task(event) {
+            self.insert_event(no, event)?;
+        }
+        let effects = transition::Effects::of(task, event);
+        self.tell(&task.tenant, effects.feed);
+        Ok(())
+    }
+
+    fn insert_event(&self, no: i64, event: &TaskEvent) -> Outcome<()> {
         let sql = "INSERT INTO event_row (no, n, at, kind, data) VALUES (?, ?, ?, ?, ?)";
         let params = (no, event.n, micros(event.at), event.kind.as_str(), event.data.get());
         self.db.prepare_cached(sql)?.execute(params)?;
@@ -196,8 +206,7 @@ impl<'a> Batch<'a> {
     /// A task and its event, when it was not running.
     pub(super) fn save(&mut self, no: i64, was: &Was, task: &Task, event: &TaskEvent) -> Outcome<()> {
         self.update_task(was, task)?;
-        self.insert_event(no, event)?;
-        self.tell(task, event);
+        self.happened(no, task, event)?;
         self.changed(Change::of(task));
         self.note_sweep(no, task, false)
     }
@@ -207,8 +216,7 @@ impl<'a> Batch<'a> {
         let Held { no, task, lease, started_at } = held;
         self.db.prepare_cached("DELETE FROM lease WHERE no = ?")?.execute((no,))?;
         self.update_task(was, &task)?;
-        self.insert_event(no, &ended.event)?;
-        self.tell(&task, &ended.event);
+        self.happened(no, &task, &ended.event)?;
         let sql = "INSERT INTO attempt (no, n, owner, worker, prompt_id, started_at, ended_at, outcome, failure, \
                    gpu_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         self.db.prepare_cached(sql)?.execute(params![

@@ -269,8 +269,7 @@ impl Batch<'_> {
                 .map_err(|error| corrupt("the queue", error))?;
         self.update_task(&was, &task)?;
         self.insert_lease(no, &lease, &attempt)?;
-        self.insert_event(no, &event)?;
-        self.tell(&task, &event);
+        self.happened(no, &task, &event)?;
         self.changed(Change::of(&task));
         self.state.lanes.came(&task.lane, task.rank);
         let held = Held { no, task: task.clone(), lease: lease.clone(), started_at: attempt.started_at };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_core::{FeedPack, Task, TaskEvent, Tenant};
+use remuda_core::{FeedEntry, FeedPack, Tenant};
 use rusqlite::{Connection, Row};
 
 use super::batch::Batch;
@@ -16,12 +16,12 @@ const REMOVED_AT_ONCE: usize = 500;
 
 impl Batch<'_> {
     /// What happened to a task, for the feed of its tenant.
-    pub(super) fn tell(&mut self, task: &Task, event: &TaskEvent) {
-        let pack = match self.effects.feed.get_mut(&task.tenant) {
+    pub(super) fn tell(&mut self, tenant: &Tenant, entry: FeedEntry) {
+        let pack = match self.effects.feed.get_mut(tenant) {
             Some(pack) => pack,
-            None => self.effects.feed.entry(task.tenant.clone()).or_default(),
+            None => self.effects.feed.entry(tenant.clone()).or_default(),
         };
-        pack.push(event.into());
+        pack.push(entry);
     }
 
     /// Writes what was told in this transaction.

@@ -10,7 +10,7 @@ use super::batch::{Batch, Was};
 use super::fault::{Outcome, corrupt};
 use super::pieces::Laid;
 use super::reads;
-use super::rows::{Numbered, is_told_by_task, json_text, opt_json_text};
+use super::rows::{Numbered, json_text, opt_json_text};
 use super::state::Kept;
 use crate::{Change, Error, Submitted};
 
@@ -59,10 +59,7 @@ impl Batch<'_> {
             let sql = "INSERT INTO secret (no, sealed) VALUES (?, ?)";
             self.db.prepare_cached(sql)?.execute((no, envelope))?;
         }
-        if !is_told_by_task(&event) {
-            self.insert_event(no, &event)?;
-        }
-        self.tell(&task, &event);
+        self.happened(no, &task, &event)?;
         self.changed(Change::of(&task));
         if let Some(idempotency) = &new.idempotency {
             let sql = "INSERT INTO idem (tenant, key, request, task) VALUES (?, ?, ?, ?)";

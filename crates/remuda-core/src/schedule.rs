@@ -143,6 +143,8 @@ pub struct Ahead {
     pub worker: WorkerId,
     /// It was asked for before, for an idle worker, and is on its way.
     pub wanted: bool,
+    /// Somebody asked for its end: it goes nowhere any more.
+    pub cancelled: bool,
 }
 
 /// The task that an idle worker for whom there is nothing should get from another's queue: the index of one that was asked for
@@ -150,7 +152,8 @@ pub struct Ahead {
 /// other idle workers.
 pub fn want_back(ahead: &[Ahead], want: &Want, expected: &BTreeSet<TaskId>) -> Option<usize> {
     let could = |waits: &Ahead| {
-        waits.worker != want.worker
+        !waits.cancelled
+            && waits.worker != want.worker
             && waits.candidate.avoid.as_ref() != Some(&want.worker)
             && want.lanes.contains(&waits.candidate.lane)
             && !expected.contains(&waits.candidate.id)

@@ -259,6 +259,7 @@ fn an_idle_worker_wants_back_what_waits_elsewhere() {
         },
         worker: worker(at),
         wanted,
+        cancelled: false,
     };
     let want =
         Want { worker: worker("idle"), lanes: [lane.clone()].into(), loaded: Vec::new(), ahead: false };
@@ -268,6 +269,9 @@ fn an_idle_worker_wants_back_what_waits_elsewhere() {
     assert_eq!(want_back(&all, &want, &none), Some(3), "one is on its way");
     let expected = [all[3].candidate.id].into();
     assert_eq!(want_back(&all, &want, &expected), Some(1), "that one is for another worker");
+    all[1].cancelled = true;
+    assert_eq!(want_back(&all, &want, &expected), Some(2), "that one ends");
+    all[1].cancelled = false;
     all[1].candidate.avoid = Some(worker("idle"));
     assert_eq!(want_back(&all, &want, &expected), Some(2));
     all[2].candidate.lane = LaneId::from_stored("other".to_owned());

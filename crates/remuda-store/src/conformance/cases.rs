@@ -79,6 +79,7 @@ macro_rules! conformance_tests {
                 idle_workers_come_before_busy_ones
                 an_idle_worker_wants_what_only_waits_elsewhere
                 nobody_wants_what_renders_or_what_they_cannot_run
+                nobody_wants_what_is_being_cancelled
                 a_claim_whose_caller_is_gone_is_given_back
                 no_task_is_claimed_twice
                 closing_answers_those_who_wait;

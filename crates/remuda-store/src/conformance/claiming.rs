@@ -259,6 +259,21 @@ pub async fn nobody_wants_what_renders_or_what_they_cannot_run(fixture: impl Fix
     assert_eq!(joined("the idle claim", parked).await.expect("it is served").task.id, next.id);
 }
 
+/// What is being cancelled is offered to nobody: an idle worker gets what waits behind it.
+pub async fn nobody_wants_what_is_being_cancelled(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let busy = world.hand("busy").await;
+    world.submit(new_task()).await;
+    world.submit(new_task()).await;
+    let (first, second) = (busy.get_ahead().await.lease, busy.get_ahead().await.lease);
+    world.store.cancel(first.task).await.expect("it is stopped");
+    let parked = world.hand("idle").await.park(false);
+    wanted(&world, &second).await;
+    assert!(!world.lease(first.task).await.expect("its holder stops it").wanted);
+    world.store.give_back(second.owner, second.reference(), None).await.expect("it goes back");
+    assert_eq!(joined("the idle claim", parked).await.expect("it is served").task.id, second.task);
+}
+
 /// What was claimed for a caller that is gone goes back at once.
 pub async fn a_claim_whose_caller_is_gone_is_given_back(fixture: impl Fixture) {
     let world = World::new(fixture).await;

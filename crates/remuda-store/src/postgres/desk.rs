@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use rand::RngExt as _;
 use remuda_core::admission::{self, Admission, Met};
 use remuda_core::quota::Usage;
-use remuda_core::schedule::{Candidate, Want, assign, avoids, want_back};
+use remuda_core::schedule::{Ahead, Candidate, Want, assign, avoids, want_back};
 use remuda_core::transition::{self, Claimer, Ending};
 use remuda_core::{
     Claim, Lane, LaneId, LeaseRef, NewTask, OwnerId, PendingReason, Requirements, Standing, Status, Task,
@@ -355,9 +355,11 @@ impl Desk<'_> {
     /// A worker is idle and there is nothing for it: what waits in another worker's queue could start sooner here.
     fn ask_back(&mut self, parked: &Parked, loaded: &Loaded) -> Served {
         let request = &parked.request;
+        // What is cancelled meanwhile does not come.
+        let comes = |ahead: &Ahead| ahead.wanted && !ahead.cancelled;
         let still = parked
             .marked
-            .filter(|marked| loaded.ahead.iter().any(|ahead| ahead.candidate.id == *marked && ahead.wanted));
+            .filter(|marked| loaded.ahead.iter().any(|ahead| ahead.candidate.id == *marked && comes(ahead)));
         if request.ahead || !parked.stays() || still.is_some() {
             return Served::Nothing { marked: still };
         }

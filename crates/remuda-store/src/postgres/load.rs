@@ -154,7 +154,7 @@ const LOAD: &str = concat!(
 const OWNERS: &str = "SELECT o.task_of, o.owner_of FROM remuda.owners_1($1) o";
 
 const AHEAD: &str = "SELECT l.task, l.worker, l.wanted, t.lane, t.rank, t.priority, t.affinity, t.run_at, \
-    t.avoid_worker, t.avoid_until FROM remuda.lease l JOIN remuda.task t ON t.id = l.task WHERE l.phase = 'ahead' \
+    t.avoid_worker, t.avoid_until, t.cancel_at IS NOT NULL FROM remuda.lease l JOIN remuda.task t ON t.id = l.task WHERE l.phase = 'ahead' \
     ORDER BY t.rank, 9 - t.priority, t.id LIMIT 256";
 
 async fn ask(
@@ -320,7 +320,7 @@ fn ahead_row(row: &Row, now: Timestamp) -> Result<Ahead, Fault> {
         avoid: avoids(avoid, get(row, 9)?, now),
         since: get(row, 7)?,
     };
-    Ok(Ahead { candidate, worker: name(get(row, 1)?)?, wanted: get(row, 2)? })
+    Ok(Ahead { candidate, worker: name(get(row, 1)?)?, wanted: get(row, 2)?, cancelled: get(row, 10)? })
 }
 
 /// Looks deeper into the lanes: what is in front may not be for these workers.

@@ -308,7 +308,7 @@ impl Batch<'_> {
         if idle.is_empty() {
             return Ok(());
         }
-        let waits = |held: &&Held| held.lease.phase == Phase::Ahead && held.task.cancel_at.is_none();
+        let waits = |held: &&Held| held.lease.phase == Phase::Ahead;
         let waits = self.state.running.values().filter(waits).map(|held| self.ahead(held));
         let mut ahead: Vec<Ahead> = waits.collect();
         if ahead.is_empty() {
@@ -350,6 +350,7 @@ impl Batch<'_> {
             },
             worker: held.lease.worker.clone(),
             wanted: held.lease.wanted,
+            cancelled: task.cancel_at.is_some(),
         }
     }
 }

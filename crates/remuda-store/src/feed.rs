@@ -22,7 +22,8 @@ pub struct FeedPlace {
     pub(crate) transaction: i64,
     /// The row.
     pub(crate) row: i64,
-    /// How many entries of that row are before this place.
+    /// How many entries of that row are before this place; after the last of them `u32::MAX`, so that the place behind a row has
+    /// one name, whether or not the row is still there to be counted.
     pub(crate) entry: u32,
 }
 
@@ -113,11 +114,12 @@ pub(crate) fn page(rows: Vec<FeedRow>, after: FeedPlace, limit: usize, more_rows
             |entry| FeedPlace { epoch: after.epoch, transaction: row.transaction, row: row.row, entry };
         let begun = (row.transaction, row.row) == (after.transaction, after.row);
         let known = if begun { after.entry as usize } else { 0 };
+        let last = row.entries.len();
         for (at, entry) in row.entries.into_iter().enumerate().skip(known) {
             if items.len() >= limit {
                 return FeedPage { items, next, more: true };
             }
-            next = place(u32::try_from(at + 1).unwrap_or(u32::MAX));
+            next = place(if at + 1 < last { u32::try_from(at + 1).unwrap_or(u32::MAX) } else { u32::MAX });
             items.push(FeedItem { place: next, tenant: row.tenant.clone(), entry });
         }
     }
@@ -148,11 +150,24 @@ mod tests {
         assert_eq!(first.next.to_string(), "1-6-2-1");
         let second = page(vec![row(6, 2, 3)], first.next, 3, false);
         assert_eq!((second.items.len(), second.more), (2, false));
-        assert_eq!(second.next.to_string(), "1-6-2-3");
+        assert_eq!(second.next, FeedPlace::after_row(1, 6, 2));
         let places: Vec<FeedPlace> = first.items.iter().chain(&second.items).map(|item| item.place).collect();
         assert!(places.is_sorted() && places[0] > start);
         let nothing = page(vec![row(6, 2, 3)], second.next, 3, false);
         assert_eq!((nothing.items.len(), nothing.next, nothing.more), (0, second.next, false));
+        // As places behind a row were named before.
+        let counted: FeedPlace = "1-6-2-3".parse().unwrap();
+        assert!(page(vec![row(6, 2, 3)], counted, 3, false).items.is_empty());
+    }
+
+    #[test]
+    fn who_has_heard_everything_stays_when_it_is_removed() {
+        let start = FeedPlace::after_row(1, 0, 0);
+        for count in 1..4 {
+            let caught_up = page(vec![row(6, 2, count)], start, 3, false).next;
+            let removed = FeedPlace::after_row(1, 6, 2);
+            assert!(caught_up.is_between(&FeedEnds { first: removed, last: removed }), "{count} entries");
+        }
     }
 
     #[test]

@@ -271,7 +271,12 @@ async fn what_is_no_place_is_refused_and_what_is_gone_says_where_to_begin() {
     assert_eq!(kept(&**gateway.store(), None).await[0].0, place);
     tokio::time::sleep(Duration::from_millis(5)).await;
     sweep(Some(Duration::from_millis(1))).await;
+    assert!(kept(&**gateway.store(), None).await.is_empty());
+    // Who had heard of everything that was removed goes on.
+    let caught_up = gateway.get(PATH).header("Last-Event-ID", &place).send().await.unwrap();
+    assert_eq!(caught_up.status(), 200);
     let second = gateway.submit().await;
+    assert_eq!(next(&mut Reader::new(caught_up)).await.1["task"], second.as_str());
     let old = "1-0-0-0".to_owned();
     let restored = format!("9{place}");
     let ahead = place.replace("1-0-1-", "1-0-900-");

@@ -154,9 +154,14 @@ pub async fn an_old_feed_is_gone_and_says_where_to_begin(fixture: impl Fixture) 
     world.store.trim_feed(60 * SECOND).await.expect("it trims");
     let ends = world.store.feed_ends().await.expect("it answers");
     assert_eq!(ends.first, ends.last, "nothing is left");
+    // Who had heard all of it missed nothing.
+    let caught_up = left[0].place;
+    assert!(caught_up.is_between(&ends), "{caught_up} in {ends:?}");
+    assert!(read(&*world.store, None, caught_up, 10).await.is_empty());
     world.restart().await;
     let next = world.submit(new_task()).await;
     let after = whole(&world, 1).await;
     assert_eq!(one(&after), (1, next.id, 1));
     assert!(after[0].place > left[0].place && after[0].place > ends.last);
+    assert_eq!(read(&*world.store, None, caught_up, 10).await, after);
 }

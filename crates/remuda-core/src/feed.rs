@@ -50,6 +50,9 @@ impl Default for FeedPack {
 pub struct BadPack;
 
 impl FeedPack {
+    /// How many bytes an entry takes. A pack has one more: as many entries are in it as fit into its length.
+    pub const ENTRY: usize = PACKED;
+
     /// One more entry, the last of them.
     pub fn push(&mut self, entry: FeedEntry) {
         self.0.extend_from_slice(entry.task.0.as_bytes());

@@ -20,18 +20,33 @@ use crate::{Error, Result};
 /// How many rows are removed in one transaction.
 const REMOVED_AT_ONCE: i64 = 500;
 
+/// So many rows as have the wanted entries: a row has one at least, and may have hundreds. Their lengths say how many there are,
+/// without reading them. What is known of the first row does not count.
+macro_rules! bounded {
+    ($of:literal) => {
+        concat!(
+            "SELECT xid::text::bigint, seq, tenant, entries FROM (SELECT xid, seq, tenant, entries, ",
+            "sum(CASE WHEN (xid, seq) = ($1::text::xid8, $2) THEN 0 ELSE octet_length(entries) / $4 END) ",
+            "OVER (ORDER BY xid, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier ",
+            "FROM (SELECT xid, seq, tenant, entries FROM remuda.feed WHERE ",
+            $of,
+            "(xid, seq) >= ($1::text::xid8, $2) AND xid < pg_snapshot_xmin(pg_current_snapshot()) ",
+            "ORDER BY xid, seq LIMIT $3) AS found) AS counted ",
+            "WHERE coalesce(earlier, 0) < $3 ORDER BY xid, seq"
+        )
+    };
+}
+
 const ENDS: &str = "SELECT s.epoch, s.removed_xid::text::bigint, s.removed_seq, f.xid::text::bigint, f.seq \
     FROM remuda.feed_state s LEFT JOIN LATERAL (SELECT xid, seq FROM remuda.feed \
     WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, seq DESC LIMIT 1) f ON true";
 
-/// All that is complete, from the row on that the place is in. `$1`: its transaction, as text.
-const OF_ALL: &str = "SELECT xid::text::bigint, seq, tenant, entries FROM remuda.feed \
-    WHERE (xid, seq) >= ($1::text::xid8, $2) AND xid < pg_snapshot_xmin(pg_current_snapshot()) \
-    ORDER BY xid, seq LIMIT $3";
+/// All that is complete, from the row on that the place is in. `$1`: its transaction, as text; `$2`: the row; `$3`: one more than
+/// the entries that are wanted; `$4`: what an entry takes.
+const OF_ALL: &str = bounded!("");
 
-const OF_TENANT: &str = "SELECT xid::text::bigint, seq, tenant, entries FROM remuda.feed \
-    WHERE tenant = $4 AND (xid, seq) >= ($1::text::xid8, $2) AND xid < pg_snapshot_xmin(pg_current_snapshot()) \
-    ORDER BY xid, seq LIMIT $3";
+/// The same of one tenant, `$5`.
+const OF_TENANT: &str = bounded!("tenant = $5 AND ");
 
 /// Nothing that may still come is before these.
 const FIRST: &str = "SELECT xid::text, seq, at FROM remuda.feed WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) \
@@ -92,12 +107,14 @@ impl Inner {
         after: FeedPlace,
         limit: u32,
     ) -> Result<FeedPage, Fault> {
-        // Every row has an entry at least; the first may be known already.
+        // Every row has an entry at least; the first may be known already. Where rows were left out because of their entries, those
+        // that are there have more than are wanted, and the page says that there is more.
         let most = i64::from(limit).saturating_add(1);
         let params = Columns::default()
             .with(Type::TEXT, after.transaction.to_string())
             .with(Type::INT8, after.row)
-            .with(Type::INT8, most);
+            .with(Type::INT8, most)
+            .with(Type::INT4, i32::try_from(FeedPack::ENTRY).unwrap_or(i32::MAX));
         let found = match tenant {
             None => self.sessions.query(OF_ALL, &params.params()).await?,
             Some(tenant) => {
@@ -165,3 +182,6 @@ fn feed_row(row: &Row) -> Result<FeedRow, Fault> {
     let entries = FeedPack::read(&get::<Vec<u8>>(row, 3)?).map_err(|error| corrupt(&error))?;
     Ok(FeedRow { transaction: get(row, 0)?, row: get(row, 1)?, tenant, entries })
 }
+
+#[cfg(test)]
+mod tests;

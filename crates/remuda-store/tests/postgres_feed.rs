@@ -78,6 +78,43 @@ async fn a_feed_that_was_trimmed_elsewhere_goes_on_after_a_restore() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_commits_late_is_not_skipped() {
+    let (url, clock) = (database().await.expect("a database"), Arc::new(ManualClock::default()));
+    let store = open(&url, &clock).await;
+    let known = submit(&store).await;
+    let before = entries(&store, 1).await;
+    let place = before[0].place;
+    // It takes its number and writes first …
+    let mut other = client(&url).await;
+    let late = other.transaction().await.expect("it begins");
+    let statement = "INSERT INTO remuda.feed (tenant, at, entries) SELECT tenant, at, entries FROM remuda.feed \
+        ORDER BY xid, seq LIMIT 1";
+    assert_eq!(late.execute(statement, &[]).await.expect("it is written"), 1);
+    // … and three others, of which each has a later number, are committed before it. Nobody may go past it meanwhile.
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(submit(&store).await);
+        let page = store.feed(None, place, 10).await.expect("it can be read");
+        assert_eq!((page.items.len(), page.next), (0, place), "it could be skipped");
+        let ends = store.feed_ends().await.expect("it answers");
+        assert_eq!((ends.last.max(place), place.is_between(&ends)), (ends.last, true));
+        assert!(store.feed(None, ends.last, 10).await.expect("it can be read").items.is_empty());
+    }
+    let ends = store.feed_ends().await.expect("it answers");
+    late.commit().await.expect("it is committed");
+
+    let all = entries(&store, 5).await;
+    let tasks: Vec<TaskId> = all.iter().map(|item| item.entry.task).collect();
+    assert_eq!(tasks, [&[known, known], &others[..]].concat(), "in the order of the transactions");
+    assert_eq!(all[0], before[0]);
+    // Whoever waited at either place hears of all that came, the late one first.
+    for place in [place, ends.last] {
+        assert_eq!(store.feed(None, place, 10).await.expect("it can be read").items, all[1..]);
+    }
+    store.close().await;
+}
+
+#[tokio::test]
 async fn of_two_servers_that_trim_neither_sets_the_feed_back() {
     let (url, clock) = (database().await.expect("a database"), Arc::new(ManualClock::default()));
     let store = open(&url, &clock).await;

@@ -156,9 +156,19 @@ impl Janitor {
         }
     }
 
-    /// Removes files of attempts whose results are not used, then tasks that are old enough with their files, then uploads that
-    /// were given up, then workers that are gone.
+    /// Removes what happened long ago from the feed, and workers that are gone; files of attempts whose results are not used, then
+    /// tasks that are old enough with their files, then uploads that were given up. What needs no files is done also while they
+    /// are away.
     pub async fn sweep_once(&self) -> Result<(), SweepError> {
+        let trimmed = self.trim_feed().await;
+        let forgotten = self.forget_workers().await;
+        let described = self.forget_descriptions().await;
+        self.sweep_files().await?;
+        trimmed.and(forgotten).and(described)
+    }
+
+    /// Removes files that nobody uses, and tasks that are old enough.
+    async fn sweep_files(&self) -> Result<(), SweepError> {
         let JanitorOptions { store, files, retention, linger, .. } = &self.options;
         let before = Timestamp::now().checked_sub(*linger).unwrap_or(Timestamp::MIN);
         loop {
@@ -188,18 +198,21 @@ impl Janitor {
                 break;
             }
         }
-        if let Some(age) = *retention {
-            let removed = store.trim_feed(age).await?;
-            if removed > 0 {
-                tracing::debug!(
-                    count = removed,
-                    "what happened was removed from the feed at the end of its retention"
-                );
-            }
-        }
         files.sweep_temporary(STALE_UPLOAD).await?;
-        self.forget_workers().await?;
-        self.forget_descriptions().await
+        Ok(())
+    }
+
+    /// Removes what happened long ago from the feed.
+    async fn trim_feed(&self) -> Result<(), SweepError> {
+        let Some(age) = self.options.retention else { return Ok(()) };
+        let removed = self.options.store.trim_feed(age).await?;
+        if removed > 0 {
+            tracing::debug!(
+                count = removed,
+                "what happened was removed from the feed at the end of its retention"
+            );
+        }
+        Ok(())
     }
 
     /// Removes what ComfyUIs said of their nodes and no worker says any more. Once an hour is often enough.

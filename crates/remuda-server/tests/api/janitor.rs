@@ -73,6 +73,37 @@ async fn files_of_lost_attempts_go_and_those_of_the_result_stay_until_the_record
 }
 
 #[tokio::test]
+async fn while_the_files_are_away_everything_else_is_tidied() {
+    let gateway = Gateway::start().await;
+    let id = gateway.submit().await;
+    let worker = gateway.worker().await;
+    let claim = worker.claim().await;
+    worker.complete(&claim, b"x").await;
+    worker.leave().await;
+    // As a volume that is not mounted: what is there is no folder.
+    let (there, away) = (gateway.ground.dir.path().join("files"), gateway.ground.dir.path().join("away"));
+    std::fs::rename(&there, &away).unwrap();
+    std::fs::write(&there, b"").unwrap();
+    let old =
+        JanitorOptions { retention: Some(Duration::ZERO), silence: Duration::ZERO, ..options(&gateway) };
+    let janitor = Janitor::new(old);
+    let store = gateway.store();
+    let tidied = async || {
+        janitor.sweep_once().await.expect_err("the files are away");
+        let ends = store.feed_ends().await.unwrap();
+        let empty = store.feed(None, ends.first, 10).await.unwrap().items.is_empty();
+        (empty && store.workers().await.unwrap().is_empty()).then_some(())
+    };
+    wait::until("the feed and the workers to be tidied", BOUND, tidied).await.unwrap();
+    assert_eq!(gateway.task(&id).await["status"], "completed", "its files may still be there");
+
+    std::fs::remove_file(&there).unwrap();
+    std::fs::rename(&away, &there).unwrap();
+    janitor.sweep_once().await.unwrap();
+    assert!(store.task(id.parse().unwrap()).await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn workers_that_nobody_drives_any_more_are_forgotten_and_others_stay() {
     let gateway = Gateway::start().await;
     let gone = gateway.worker().await;

@@ -16,7 +16,7 @@ use remuda_core::{FeedEntry, Tenant};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FeedPlace {
-    /// Rises when what was before can not be followed any more: the database was restored elsewhere, say.
+    /// Rises when what was before can not be followed any more: the database was restored elsewhere, say, or a standby took over.
     pub(crate) epoch: i64,
     /// The transaction, in a database where later ones may be committed first; otherwise 0.
     pub(crate) transaction: i64,

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::{NewTask, OwnerId, TaskId};
-use remuda_store::{FeedItem, HousekeepingStore, ManualClock, Options, PostgresStore, Store, TaskStore};
-use remuda_testbed::postgres::database;
+use remuda_store::{
+    Error, FeedItem, HousekeepingStore, ManualClock, Options, PostgresStore, Store, TaskStore,
+};
+use remuda_testbed::postgres::{self, Cluster, database};
 use remuda_testbed::wait;
 use serde_json::value::RawValue;
 use tokio_postgres::{Client, NoTls};
@@ -111,6 +113,38 @@ async fn a_transaction_that_commits_late_is_not_skipped() {
     for place in [place, ends.last] {
         assert_eq!(store.feed(None, place, 10).await.expect("it can be read").items, all[1..]);
     }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn after_a_standby_took_over_nobody_goes_on_as_if_nothing_were_lost() {
+    let mut cluster = Cluster::start(postgres::Options { durable: true, ..postgres::Options::default() })
+        .await
+        .expect("a server");
+    let url = cluster.database().await.expect("a database");
+    let clock = Arc::new(ManualClock::default());
+    let store = open(&url, &clock).await;
+    let task = submit(&store).await;
+    let before = entries(&store, 1).await[0].place;
+    // A restart alone is no reason to doubt anything.
+    cluster.stop_hard().await.expect("it stops");
+    cluster.start_again().await.expect("it starts");
+    let answers = async || store.feed_ends().await.ok();
+    let ends = wait::until("the server to answer", SOON, answers).await.expect("in time");
+    assert!(before.is_between(&ends), "{before} in {ends:?}");
+
+    cluster.take_over().await.expect("it takes over");
+    let ends = wait::until("the server to answer", SOON, answers).await.expect("in time");
+    assert!(!before.is_between(&ends) && ends.first > before, "{before} in {ends:?}");
+    let first = match store.feed(None, before, 10).await {
+        Err(Error::Gone { first }) => first,
+        other => panic!("it was not told where to begin: {other:?}"),
+    };
+    // What is there can be read from there on, and what comes.
+    let next = submit(&store).await;
+    let all = entries(&store, 2).await;
+    assert_eq!([all[0].entry.task, all[1].entry.task], [task, next]);
+    assert_eq!(store.feed(None, first, 10).await.expect("it can be read").items, all);
     store.close().await;
 }
 

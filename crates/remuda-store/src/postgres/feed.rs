@@ -10,7 +10,7 @@ use remuda_core::{FeedPack, Tenant, Timestamp};
 use tokio_postgres::Row;
 
 use super::columns::Columns;
-use super::fault::Fault;
+use super::fault::{Fault, silent};
 use super::inner::Inner;
 use super::rows::get;
 use super::session::{Sessions, attempt};
@@ -37,9 +37,34 @@ macro_rules! bounded {
     };
 }
 
-const ENDS: &str = "SELECT s.epoch, s.removed_xid::text::bigint, s.removed_seq, f.xid::text::bigint, f.seq \
-    FROM remuda.feed_state s LEFT JOIN LATERAL (SELECT xid, seq FROM remuda.feed \
-    WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, seq DESC LIMIT 1) f ON true";
+/// Where it begins and ends, and on which timeline the server writes.
+macro_rules! ends {
+    ($timeline:literal) => {
+        concat!(
+            "SELECT s.epoch, s.removed_xid::text::bigint, s.removed_seq, f.xid::text::bigint, f.seq, ",
+            $timeline,
+            " FROM remuda.feed_state s LEFT JOIN LATERAL (SELECT xid, seq FROM remuda.feed ",
+            "WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, seq DESC LIMIT 1) f ON true"
+        )
+    };
+}
+
+/// Nothing while the server is a standby.
+const ENDS: &str = ends!(
+    "CASE WHEN NOT pg_is_in_recovery() THEN \
+     ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END"
+);
+
+/// On a server that does not say its timeline.
+const ENDS_ANYWHERE: &str = ends!("1::bigint");
+
+/// Whether the server says on which timeline it writes. Some that only speak as PostgreSQL does have none.
+const SAYS_TIMELINE: &str = "SELECT CASE WHEN NOT has_function_privilege('pg_walfile_name(pg_lsn)', 'EXECUTE') \
+    OR NOT has_function_privilege('pg_current_wal_lsn()', 'EXECUTE') THEN false WHEN pg_is_in_recovery() THEN true \
+    ELSE pg_walfile_name(pg_current_wal_lsn()) IS NOT NULL END";
+
+/// So many epochs fit into one timeline.
+const EPOCHS: i64 = 1 << 20;
 
 /// All that is complete, from the row on that the place is in. `$1`: its transaction, as text; `$2`: the row; `$3`: one more than
 /// the entries that are wanted; `$4`: what an entry takes.
@@ -76,10 +101,24 @@ pub(super) async fn mend(sessions: &Sessions) -> Result<()> {
     attempt!(sessions, mended())
 }
 
+/// Whether the server says on which timeline it writes.
+pub(super) async fn says_timeline(sessions: &Sessions) -> Result<bool> {
+    let asked = async || match sessions.query(SAYS_TIMELINE, &[]).await {
+        Ok(rows) => rows.first().map_or(Ok(false), |row| get(row, 0)),
+        Err(Fault::Refused(error)) => {
+            tracing::debug!(error = %super::fault::words(&error), "the server says no timeline");
+            Ok(false)
+        }
+        Err(fault) => Err(fault),
+    };
+    attempt!(sessions, asked())
+}
+
 impl Inner {
     pub(super) async fn feed_ends(&self) -> Result<FeedEnds> {
         let read = async || {
-            let rows = self.sessions.query(ENDS, &[]).await?;
+            let statement = if self.says_timeline { ENDS } else { ENDS_ANYWHERE };
+            let rows = self.sessions.query(statement, &[]).await?;
             let row = rows.first().ok_or_else(|| Error::Corrupt("the feed has no state".to_owned()))?;
             ends(row)
         };
@@ -169,7 +208,11 @@ impl Inner {
 }
 
 fn ends(row: &Row) -> Result<FeedEnds, Fault> {
-    let (epoch, removed) = (get(row, 0)?, (get(row, 1)?, get(row, 2)?));
+    let (epoch, removed): (i64, _) = (get(row, 0)?, (get(row, 1)?, get(row, 2)?));
+    // A standby that took over may lack what was committed last, and gives the same numbers to other transactions: it writes on
+    // another timeline, and nothing of before can be followed there without a look at the tasks.
+    let timeline = get::<Option<i64>>(row, 5)?.ok_or_else(|| silent("the server is a standby"))?;
+    let epoch = epoch + (timeline - 1) * EPOCHS;
     let last: (Option<i64>, Option<i64>) = (get(row, 3)?, get(row, 4)?);
     let last = last.0.zip(last.1).unwrap_or(removed).max(removed);
     let place = |(transaction, row)| FeedPlace::after_row(epoch, transaction, row);

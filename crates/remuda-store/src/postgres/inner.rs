@@ -23,7 +23,7 @@ use super::rows::get;
 use super::save::Tidings;
 use super::session::{Sessions, attempt};
 use super::usages::Usages;
-use super::{batch, listen, outbox, poll, schema};
+use super::{batch, feed, listen, outbox, poll, schema};
 use crate::lines::Lines;
 use crate::turns::{self, Party, Turn, Turns};
 use crate::{Change, ClaimRequest, Error, Options, Result};
@@ -54,6 +54,8 @@ pub(super) type Writing<'a> = (OwnedSemaphorePermit, Turn, SemaphorePermit<'a>);
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) sessions: Sessions,
+    /// Whether the server says on which timeline it writes.
+    pub(super) says_timeline: bool,
     pub(super) queue: Arc<Queue>,
     pub(super) lanes: Lanes,
     pub(super) ledger: Ledger,
@@ -80,8 +82,10 @@ impl Inner {
         let address = Address::parse(url)?;
         let sessions = Sessions::new(&address, options, CONNECTIONS)?;
         let installation = schema::prepare(&sessions).await?;
+        let says_timeline = feed::says_timeline(&sessions).await?;
         let inner = Arc::new(Self {
             sessions,
+            says_timeline,
             queue: Arc::default(),
             lanes: Lanes::default(),
             ledger: Ledger::default(),

@@ -148,6 +148,17 @@ impl Cluster {
         self.start_again().await
     }
 
+    /// Stops the server as [`stop_hard`](Cluster::stop_hard) does, and lets it take over from itself, as a standby does from the
+    /// server before it: it writes on another timeline from then on.
+    pub async fn take_over(&mut self) -> Result<(), Error> {
+        self.stop_hard().await?;
+        let signal = self.data().join("standby.signal");
+        std::fs::write(&signal, b"").map_err(Error::io("make a standby"))?;
+        self.install.account().own(&signal)?;
+        self.start_again().await?;
+        self.server.execute("promote a standby", "SELECT pg_promote()").await
+    }
+
     /// Stops the server's processes in their tracks: connections stay open and nothing answers any more.
     pub fn freeze(&self) -> Result<(), Error> {
         let Some(postmaster) = self.process_id() else { return Ok(()) };

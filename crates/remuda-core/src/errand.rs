@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Status, TaskId, Tenant, Timestamp};
 
+/// So many bytes are kept of why a try failed.
+const MOST_WHY: usize = 2_000;
+
 /// Something to be done outside once a task has ended. It is kept with the task, falls due in the commit that ends it, and is
 /// tried until it is done, whatever crashes in between.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +108,23 @@ pub enum ErrandState {
     GivenUp,
 }
 
+impl ErrandState {
+    /// Of an errand that is `due`, or `over`, or neither; over and with an error of its last try it was given up.
+    pub fn of(due: bool, over: bool, error: bool) -> Self {
+        match (due, over) {
+            (_, true) if error => Self::GivenUp,
+            (_, true) => Self::Done,
+            (true, false) => Self::Due,
+            (false, false) => Self::Idle,
+        }
+    }
+}
+
+/// Why a try failed, as much of it as is kept.
+pub fn in_short(why: &str) -> &str {
+    why.get(..why.floor_char_boundary(MOST_WHY)).unwrap_or(why)
+}
+
 /// What is known of an errand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrandRecord {
@@ -135,6 +155,13 @@ mod tests {
         let text = r#"{"errand":"deliver","sink":"nas","folder":"a/b"}"#;
         assert_eq!(serde_json::to_string(&deliver).unwrap(), text);
         assert_eq!(serde_json::from_str::<Errand>(text).unwrap(), deliver);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_reason_is_text() {
+        assert_eq!(in_short("no"), "no");
+        assert_eq!(in_short(&"é".repeat(MOST_WHY)).len(), MOST_WHY);
+        assert_eq!(in_short(&format!("x{}", "é".repeat(MOST_WHY))).len(), MOST_WHY - 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 pub mod acquire;
 pub mod admission;
 mod attempt;
-mod errand;
+pub mod errand;
 mod event;
 mod failure;
 mod feed;

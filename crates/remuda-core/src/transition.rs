@@ -123,7 +123,8 @@ pub struct Ended {
 pub struct Effects {
     /// For the feed of the tenant.
     pub feed: FeedEntry,
-    /// Errands of the task that fall due.
+    /// Errands of the task that fall due. Stores say the same where the row of a task comes to its end: releases that know of
+    /// no errands end tasks, too.
     pub due: &'static [Upon],
 }
 

@@ -34,5 +34,6 @@ pub use requests::{
 };
 pub use sqlite::SqliteStore;
 pub use store::{
-    DocumentStore, EVENTS_TEXT, HousekeepingStore, KeyStore, RunnerStore, Store, TaskStore, WorkerStore,
+    DocumentStore, EVENTS_TEXT, ErrandStore, HousekeepingStore, KeyStore, RunnerStore, Store, TaskStore,
+    WorkerStore,
 };

@@ -1,6 +1,7 @@
 //! The contract of the queue, in parts: who needs only one of them asks only for that.
 
 mod documents;
+mod errands;
 mod housekeeping;
 mod keys;
 mod runners;
@@ -12,6 +13,7 @@ use remuda_core::Installation;
 use tokio::sync::broadcast;
 
 pub use documents::DocumentStore;
+pub use errands::ErrandStore;
 pub use housekeeping::HousekeepingStore;
 pub use keys::KeyStore;
 pub use runners::RunnerStore;
@@ -46,7 +48,7 @@ pub(crate) const ATTEMPTS_TEXT: usize = 1 << 20;
 /// ```
 #[async_trait]
 pub trait Store:
-    TaskStore + RunnerStore + WorkerStore + KeyStore + DocumentStore + HousekeepingStore
+    TaskStore + RunnerStore + WorkerStore + KeyStore + DocumentStore + ErrandStore + HousekeepingStore
 {
     /// Which installation this is. Made when the store was made.
     async fn installation(&self) -> Result<Installation>;

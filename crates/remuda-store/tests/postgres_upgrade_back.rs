@@ -264,6 +264,8 @@ async fn the_release_before_works_on_the_new_schema_and_the_present_one_goes_on(
     store.close().await;
 
     let former = Former::connect(&url, &first).await;
+    let any_end = former.client.batch_execute("UPDATE remuda.errand SET upon = 'ended' WHERE n = 1").await;
+    any_end.expect("it is written");
     assert_eq!(former.secrets().await, 2);
     former.drive().await;
     let (waits, runs) = (former.submit().await, former.submit().await);

@@ -233,6 +233,7 @@ async fn the_release_before_works_on_the_new_schema_and_the_present_one_goes_on(
     store.close().await;
 
     let former = Former::open(&path, &first);
+    former.raw.execute("UPDATE errand SET upon = 'ended' WHERE n = 1", ()).expect("it is written");
     assert_eq!(former.secrets(), 2);
     former.drive();
     let (waits, runs) = (former.submit(11), former.submit(12));

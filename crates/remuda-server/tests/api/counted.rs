@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
 use remuda_core::{
-    Attempt, Claim, Dialect, Fence, Harm, Harmed, Installation, KeyId, KeyRecord, Lane, LaneId, Lease,
-    LeaseRef, NewTask, OwnerId, Requirements, Sha256, Task, TaskEvent, TaskId, TaskInput, Tenant, Version,
-    Worker, WorkerId, WorkerSpec,
+    Attempt, Claim, Dialect, ErrandRecord, ErrandRef, Fence, Harm, Harmed, Installation, KeyId, KeyRecord,
+    Lane, LaneId, Lease, LeaseRef, NewTask, OwnerId, Requirements, Sha256, TakenErrand, Task, TaskEvent,
+    TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
 };
 use remuda_store::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, DocumentStore, EndReply, FeedEnds, FeedPage, FeedPlace, Glance, Hide,
+    Document, DocumentInfo, DocumentStore, EndReply, ErrandStore, FeedEnds, FeedPage, FeedPlace, Glance, Hide,
     HousekeepingStore, KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Registrant,
     Result, RunnerStore, Store, Submitted, TaskStore, Tidied, WorkerStore,
 };
@@ -152,6 +152,15 @@ counted! {
     fn put_document(tenant: &Tenant, space: &str, path: &str, bytes: Vec<u8>, replace: bool) -> Result<Option<DocumentInfo>>;
     fn documents(tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>>;
     fn delete_document(tenant: &Tenant, space: &str, path: &str) -> Result<bool>;
+}
+
+counted! {
+    ErrandStore:
+    fn take_errands(limit: u32, busy: &[Tenant], hold: Duration) -> Result<Vec<TakenErrand>>;
+    fn hold_errand(at: ErrandRef, hold: Duration) -> Result<bool>;
+    fn finish_errand(at: ErrandRef) -> Result<bool>;
+    fn fail_errand(at: ErrandRef, why: &str, delay: Option<Duration>) -> Result<bool>;
+    fn errands(task: TaskId) -> Result<Vec<ErrandRecord>>;
 }
 
 counted! {

@@ -63,6 +63,13 @@ macro_rules! conformance_tests {
                 lanes_that_nobody_fits_are_in_nobodys_way
                 what_a_task_came_with_outlives_its_lane
                 a_position_among_many_lanes_is_estimated;
+            errands:
+                errands_fall_due_with_the_end_of_their_task
+                an_errand_is_done_by_one_at_a_time
+                a_failed_errand_comes_again
+                errands_of_busy_tenants_wait
+                many_who_take_errands_get_each_once
+                errands_go_with_their_tasks;
             limiting:
                 a_tenant_has_so_many_waiting_tasks
                 a_tenant_stores_so_many_bytes

@@ -18,6 +18,7 @@ mod world;
 
 pub mod cancelling;
 pub mod claiming;
+pub mod errands;
 pub mod feeding;
 pub mod harming;
 pub mod housekeeping;

@@ -197,7 +197,7 @@ impl Desk<'_> {
                 at: self.now,
             });
         }
-        self.save.submitted(task.clone(), new.input.clone(), event);
+        self.save.submitted(task.clone(), new.input.clone(), &new.errands, event);
         Outcome::Answer(Ok(Answer::Submitted(Box::new(Submitted::New(task)))))
     }
 

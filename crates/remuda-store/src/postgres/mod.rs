@@ -19,6 +19,7 @@ mod columns;
 mod descriptions;
 mod desk;
 mod documents;
+mod errands;
 mod fault;
 mod feed;
 mod harm;

@@ -7,8 +7,8 @@ use futures_util::future::{BoxFuture, join_all};
 use remuda_core::quota::Usage;
 use remuda_core::transition::{Effects, Ended};
 use remuda_core::{
-    Attempt, AttemptOutcome, Failure, FeedPack, Idempotency, Lane, LaneId, Lease, PendingReason, Status,
-    Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
+    Attempt, AttemptOutcome, Errand, Failure, FeedPack, Idempotency, Lane, LaneId, Lease, PendingReason,
+    Status, Task, TaskEvent, TaskId, TaskInput, Tenant, Timestamp,
 };
 use tokio_postgres::Row;
 
@@ -47,6 +47,8 @@ pub(super) const STORED: usize = 5;
 #[derive(Debug, Default)]
 pub(super) struct Save {
     pub(super) new_tasks: BTreeMap<TaskId, (Task, TaskInput)>,
+    /// Of those that have some.
+    pub(super) new_errands: BTreeMap<TaskId, (Tenant, Vec<Errand>)>,
     pub(super) tasks: BTreeMap<TaskId, Task>,
     pub(super) idems: Vec<Idem>,
     /// With the moment at which their attempts began.
@@ -93,7 +95,10 @@ fn place(status: Status) -> usize {
 
 impl Save {
     /// A new task.
-    pub(super) fn submitted(&mut self, task: Task, input: TaskInput, event: TaskEvent) {
+    pub(super) fn submitted(&mut self, task: Task, input: TaskInput, errands: &[Errand], event: TaskEvent) {
+        if !errands.is_empty() {
+            self.new_errands.insert(task.id, (task.tenant.clone(), errands.to_vec()));
+        }
         self.count(&task.tenant, None, Some(task.status));
         self.store_bytes(&task.tenant, input.stored_bytes(task.metadata.as_ref()));
         self.happened(&task, event);

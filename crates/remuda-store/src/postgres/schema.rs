@@ -29,6 +29,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { statements: include_str!("migrations/0003.sql"), min_binary: 1 },
     Migration { statements: include_str!("migrations/0004.sql"), min_binary: 1 },
     Migration { statements: include_str!("migrations/0005.sql"), min_binary: 1 },
+    Migration { statements: include_str!("migrations/0006.sql"), min_binary: 1 },
 ];
 
 /// A fresh, empty schema. `IF NOT EXISTS` does not protect two who do it at once; the loser tries again.

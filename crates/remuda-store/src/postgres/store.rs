@@ -1,6 +1,7 @@
 //! The contract, handed on to the parts that keep it.
 
 mod documents;
+mod errands;
 mod housekeeping;
 mod keys;
 mod runners;

@@ -46,9 +46,13 @@ pub(super) fn statements(save: &Save, shard: i16) -> Vec<Statement<'_>> {
     if envelopes().next().is_some() {
         all.push(insert_secrets(envelopes()));
     }
-    // Last: it reads, too.
+    // It reads, too.
     if save.is_large() {
         all.push((SAVE.as_str(), everything(save, shard)));
+    }
+    // After the tasks, whose rows say how many they have.
+    if !save.new_errands.is_empty() {
+        all.push(insert_errands(save));
     }
     all
 }
@@ -179,6 +183,28 @@ fn insert_secrets<'a>(envelopes: impl Iterator<Item = (&'a TaskId, &'a [u8])>) -
     let (ids, sealed): (Vec<_>, Vec<_>) = envelopes.map(|(id, sealed)| (id.0, sealed)).unzip();
     let columns = Columns::default().with(Type::UUID_ARRAY, ids).with(Type::BYTEA_ARRAY, sealed);
     ("INSERT INTO remuda.secret (task, sealed) SELECT * FROM unnest($1, $2)", columns)
+}
+
+fn insert_errands(save: &Save) -> Statement<'_> {
+    let mut rows = Vec::new();
+    for (task, (tenant, errands)) in &save.new_errands {
+        for (n, errand) in (0_i32..).zip(errands) {
+            rows.push((task.0, tenant.as_str(), n, errand));
+        }
+    }
+    let columns = Columns::default()
+        .with(Type::UUID_ARRAY, each(&rows, |row| row.0))
+        .with(Type::TEXT_ARRAY, each(&rows, |row| row.1))
+        .with(Type::INT4_ARRAY, each(&rows, |row| row.2))
+        .with(Type::TEXT_ARRAY, each(&rows, |row| JsonText(row.3)))
+        .with(Type::TEXT_ARRAY, each(&rows, |row| row.3.upon().as_str()));
+    (
+        "WITH new AS (INSERT INTO remuda.errand (task, tenant, n, errand, upon) \
+         SELECT * FROM unnest($1, $2, $3, $4, $5) RETURNING task) \
+         UPDATE remuda.task AS t SET errands = u.errands \
+         FROM (SELECT task, count(*)::integer AS errands FROM new GROUP BY task ORDER BY task) u WHERE t.id = u.task",
+        columns,
+    )
 }
 
 fn new_lanes(save: &Save) -> Statement<'_> {

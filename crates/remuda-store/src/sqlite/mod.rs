@@ -18,6 +18,7 @@ mod claims;
 mod command;
 mod descriptions;
 mod documents;
+mod errands;
 mod fault;
 mod feed;
 mod harm;

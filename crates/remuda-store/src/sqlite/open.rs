@@ -38,6 +38,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 4, min_binary: 1, sql: include_str!("migrations/0004.sql") },
     Migration { version: 5, min_binary: 1, sql: include_str!("migrations/0005.sql") },
     Migration { version: 6, min_binary: 1, sql: include_str!("migrations/0006.sql") },
+    Migration { version: 7, min_binary: 1, sql: include_str!("migrations/0007.sql") },
 ];
 
 /// The newest schema that this program knows.

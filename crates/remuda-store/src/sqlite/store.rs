@@ -1,6 +1,7 @@
 //! The handle that callers hold.
 
 mod documents;
+mod errands;
 mod housekeeping;
 mod keys;
 mod runners;

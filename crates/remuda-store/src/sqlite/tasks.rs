@@ -59,6 +59,7 @@ impl Batch<'_> {
             let sql = "INSERT INTO secret (no, sealed) VALUES (?, ?)";
             self.db.prepare_cached(sql)?.execute((no, envelope))?;
         }
+        self.insert_errands(new)?;
         self.happened(no, &task, &event)?;
         self.changed(Change::of(&task));
         if let Some(idempotency) = &new.idempotency {

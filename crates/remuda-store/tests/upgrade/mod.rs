@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use remuda_core::transition::Ending;
 use remuda_core::{
-    AttemptOutcome, Claim, Dialect, KeyId, NewTask, Origin, OwnerId, Phase, PromptExtra, Sha256, Status,
-    TaskId, TaskResult, Tenant, WorkerId, WorkerSpec,
+    AttemptOutcome, Claim, Destination, Dialect, Errand, ErrandState, KeyId, NewTask, Origin, OwnerId, Phase,
+    PromptExtra, Sha256, Status, TaskId, TaskResult, Tenant, WorkerId, WorkerSpec,
 };
 use remuda_store::{
     Acquired, AdoptRequest, ClaimRequest, Counts, DocumentLimits, Error, Keyring, Options, Registrant, Store,
@@ -40,7 +40,9 @@ fn paid() -> NewTask {
     let raw = |text: String| RawValue::from_string(text).expect("JSON");
     let extra_data = Some(raw(format!(r#"{{"api_key_comfy_org": "{SECRET}"}}"#)));
     let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
-    let mut new = NewTask { origin: Some(origin), ..NewTask::new(raw(GRAPH.to_owned())) };
+    let deliver = || Errand::Deliver(Destination { sink: "s".to_owned(), folder: None });
+    let errands = vec![deliver(), deliver()];
+    let mut new = NewTask { origin: Some(origin), errands, ..NewTask::new(raw(GRAPH.to_owned())) };
     new.input.extra = Some(Box::new(PromptExtra { extra_data, ..PromptExtra::default() }));
     new
 }
@@ -66,8 +68,8 @@ fn spec() -> WorkerSpec {
     WorkerSpec { id, endpoint: String::new(), name: None, labels: Default::default() }
 }
 
-/// What the present program leaves to the release before: two tasks with sealed secrets, a worker and a document of three
-/// bytes. That release ends the first task and cancels the second.
+/// What the present program leaves to the release before: two tasks with sealed secrets and two errands each, a worker and a
+/// document of three bytes. That release ends the first task and cancels the second.
 pub(crate) async fn prepare(store: &dyn Store) -> (remuda_core::Task, remuda_core::Task) {
     acquire(store).await;
     let first = store.submit(paid()).await.expect("it is taken in").task().clone();
@@ -94,6 +96,7 @@ pub(crate) struct Left {
 pub(crate) async fn check(store: &dyn Store, left: &Left, left_plain: bool, secrets: impl AsyncFn() -> i64) {
     let tenant = Tenant::default_tenant();
     check_tasks(store, left, left_plain, &tenant).await;
+    check_errands(store, left).await;
     assert_eq!(secrets().await, if left_plain { 0 } else { 2 }, "of the tasks that have not ended");
     finish(store, left).await;
     assert_eq!(secrets().await, 0, "they went with their tasks");
@@ -134,6 +137,18 @@ async fn check_tasks(store: &dyn Store, left: &Left, left_plain: bool, tenant: &
     let lease = store.lease(left.runs).await.expect("it answers").expect("it is held");
     assert_eq!((lease.owner, lease.prompt_id, lease.phase), (OWNER, PROMPT, Phase::Rendering));
     assert!((lease.progress - 0.5).abs() < 1e-9);
+}
+
+/// Of each task the second errand is for any end, as the rows were changed to say.
+async fn check_errands(store: &dyn Store, left: &Left) {
+    use ErrandState::{Due, Idle};
+    for (id, expected) in [(left.ended, [Due, Due]), (left.cancelled, [Idle, Due])] {
+        let errands = store.errands(id).await.expect("it answers");
+        let states: Vec<ErrandState> = errands.iter().map(|errand| errand.state).collect();
+        assert_eq!(states, expected);
+    }
+    let taken = store.take_errands(9, &[], Duration::from_secs(60)).await.expect("it answers");
+    assert_eq!(taken.len(), 3, "those that fell due while the release before was at work");
 }
 
 /// Adopts what runs, claims what waits, and ends both. Each comes with its secret.

@@ -2,7 +2,7 @@
 
 use crate::attacks::{
     answers, claims, deliveries, descriptions, fair, feeds, graphs, lanes, mass, memory, names, pages,
-    proxies, secrets, share, stored, unread, values, workers,
+    proxies, replayed, secrets, share, stored, unread, values, workers,
 };
 use crate::stage::{Setup, Stage};
 use anyhow::Result;
@@ -90,13 +90,13 @@ attacks! {
     "unread-jobs" Load Plain false unread::jobs, "a prompt with a text of 29 MB as its output, asked for at /api/jobs and not read, 40 times";
     "unread-sync" Load Plain false unread::synchronous, "the same prompt at /prompt_sync, 30 times, and the answers not read";
     "unread-sockets" Load Plain false unread::sockets, "400 websockets that are not read, and a text of 3 MB for all of them";
-    "replayed-results" Load Plain false unread::replayed, "a task that left a text of 29 MB, submitted, cancelled and run again over 48 connections, and half of the answers not read";
     "forms-endless" Load Plain true unread::forms, "90 forms that never come to their first field";
     "documents-rewritten" Load Plain false stored::rewritten, "documents of 15 MiB, four at a time, written again and again";
     "readers-files" Load Plain false fair::files, "10,000 uploads, and 400 connections that ask for their names";
     "turns-shared" Load Plain false fair::turns, "settings of 15 MiB written by twelve at once, while the second tenant submits tasks of 100 KiB";
     "large-renders" Load Plain false stored::renders, "eight tasks of 30 MB, to be rendered";
     "retries" Load Plain false stored::retries, "a task of 30 MB, run again 40 times at once";
+    "replayed-results" Load Plain false replayed::results, "a task that left 48 MiB, submitted again and cancelled again by 24 at once";
     "mass-restart" Load Plain false mass::restart, "16,000 prompts, and a restart";
     "mass-lists" Load Plain false mass::lists, "12,000 prompts, and lists and numbers of them over 64 connections";
     "mass-due" Load Plain false mass::due, "4,000 tasks with 64 KiB of metadata each that become due in the same second";

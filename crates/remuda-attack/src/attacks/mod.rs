@@ -16,6 +16,7 @@ pub(crate) mod names;
 pub(crate) mod pages;
 pub(crate) mod pictures;
 pub(crate) mod proxies;
+pub(crate) mod replayed;
 pub(crate) mod secrets;
 pub(crate) mod share;
 pub(crate) mod stored;

@@ -1,17 +1,14 @@
 //! Answers and forms that are held in memory because somebody does not read, or never comes to the point.
 
 use super::memory::unread;
-use crate::raw::{Client, answer_to, connect, connect_narrow, head};
+use crate::raw::{Client, connect, connect_narrow, head};
 use crate::stage::Stage;
 use anyhow::{Result, ensure};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-
-/// How long a render and its answer may take.
-const WITHIN: Duration = Duration::from_secs(60);
 
 /// A prompt that leaves this text as its output.
 fn text(megabytes: usize) -> Value {
@@ -82,60 +79,6 @@ pub(crate) async fn sockets(stage: Stage) -> Result<Vec<String>> {
     let body = json!({"prompt": text(3), "client_id": "unread"}).to_string();
     client.post("/prompt", &stage.keys.mallory, body).await?;
     tokio::time::sleep(stage.while_it_lasts()).await;
-    Ok(Vec::new())
-}
-
-/// A task with a large result, submitted, cancelled and run again by its own submitter as if nothing had happened.
-pub(crate) async fn replayed(stage: Stage) -> Result<Vec<String>> {
-    let client = Client::new(&stage)?;
-    let key = &stage.keys.mallory;
-    let body = json!({"payload": text(29)}).to_string();
-    let length = body.len().to_string();
-    let submit = |prefer: &str| {
-        let more = [
-            ("Content-Type", "application/json"),
-            ("Content-Length", length.as_str()),
-            ("Idempotency-Key", "replayed"),
-            ("Prefer", prefer),
-        ];
-        head("POST", "/api/v1/tasks", &stage.server, key, &more) + &body
-    };
-    let mut stream = connect(&stage.server).await?;
-    let (status, answer) = answer_to(&mut stream, submit("wait=30").as_bytes(), WITHIN).await?;
-    ensure!(status == 201, "the task is answered {status}");
-    let place =
-        answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap_or_default().to_owned();
-    ensure!(!place.is_empty(), "the answer names no task");
-    let until = Instant::now() + stage.while_it_lasts();
-    let again = submit("wait=60");
-    let short = |method: &str, path: &str| {
-        let more = [("Content-Length", "0"), ("Prefer", "wait=60")];
-        head(method, path, &stage.server, key, &more)
-    };
-    let (cancel, retry) = (short("DELETE", &place), short("POST", &format!("{place}/retry")));
-    let requests = [again.as_str(), cancel.as_str(), retry.as_str()];
-    // Some read what they get, and others keep it waiting.
-    let callers = (0..48).map(|n| {
-        let (server, request) = (&stage.server, requests[n % requests.len()]);
-        async move {
-            let mut kept = Vec::new();
-            while Instant::now() < until {
-                let Ok(mut stream) = connect_narrow(server).await else { continue };
-                let asked = async {
-                    stream.write_all(request.as_bytes()).await?;
-                    let mut first = [0; 64];
-                    stream.read(&mut first).await
-                };
-                drop(tokio::time::timeout(Duration::from_secs(2), asked).await);
-                if n % 2 == 0 && kept.len() < 8 {
-                    kept.push(stream);
-                }
-            }
-        }
-    });
-    join_all(callers).await;
-    // Cancelled by the client that is left, so that nothing renders on.
-    drop(client.get(&place, key).await);
     Ok(Vec::new())
 }
 

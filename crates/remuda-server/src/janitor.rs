@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use rand::RngExt as _;
 use remuda_core::{OwnerId, Task, TaskId};
 use remuda_files::{FileKey, Files};
-use remuda_store::Store;
+use remuda_store::{HousekeepingStore, RunnerStore, Store, WorkerStore};
 use tokio_util::sync::CancellationToken;
 
 /// The name of the leader's office.
@@ -28,8 +28,12 @@ const STALE_UPLOAD: Duration = Duration::from_secs(24 * 3600);
 /// How the housekeeping is done.
 #[derive(Debug, Clone)]
 pub struct JanitorOptions {
-    /// The queue.
-    pub store: Arc<dyn Store>,
+    /// What is over, and whose office this is.
+    pub store: Arc<dyn HousekeepingStore>,
+    /// Workers, and what their ComfyUIs said.
+    pub workers: Arc<dyn WorkerStore>,
+    /// What is under way on them.
+    pub runners: Arc<dyn RunnerStore>,
     /// Outputs and uploads.
     pub files: Files,
     /// This process.
@@ -53,6 +57,8 @@ impl JanitorOptions {
     /// With the defaults: ended tasks stay for seven days.
     pub fn new(store: Arc<dyn Store>, files: Files, owner: OwnerId) -> Self {
         Self {
+            workers: store.clone(),
+            runners: store.clone(),
             store,
             files,
             owner,
@@ -226,7 +232,7 @@ impl Janitor {
             due
         };
         if due {
-            let removed = self.options.store.forget_object_info(self.options.descriptions).await?;
+            let removed = self.options.workers.forget_object_info(self.options.descriptions).await?;
             if removed > 0 {
                 tracing::info!(count = removed, "removed descriptions of nodes that no worker uses");
             }
@@ -236,16 +242,16 @@ impl Janitor {
 
     /// Forgets workers that nobody has driven for long. One that comes back registers again.
     async fn forget_workers(&self) -> Result<(), SweepError> {
-        let JanitorOptions { store, silence, .. } = &self.options;
+        let JanitorOptions { workers, runners, silence, .. } = &self.options;
         let now = Timestamp::now();
-        for worker in store.workers().await?.iter() {
+        for worker in workers.workers().await?.iter() {
             let silent = Duration::try_from(now.duration_since(worker.until)).unwrap_or(Duration::ZERO);
             let id = &worker.spec.id;
             // Attempts that may be under way in its ComfyUI are found by its name.
-            if silent <= *silence || !store.leases(id).await?.is_empty() {
+            if silent <= *silence || !runners.leases(id).await?.is_empty() {
                 continue;
             }
-            match store.forget_worker(id).await {
+            match workers.forget_worker(id).await {
                 Ok(()) => tracing::info!(worker = %id, "forgot a worker that nobody drives any more"),
                 // It has come back just now, or another was faster.
                 Err(remuda_store::Error::Fenced | remuda_store::Error::NotFound { .. }) => {}

@@ -9,7 +9,6 @@ mod tasks;
 mod workers;
 
 use async_trait::async_trait;
-use remuda_core::Installation;
 use tokio::sync::broadcast;
 
 pub use documents::DocumentStore;
@@ -50,9 +49,6 @@ pub(crate) const ATTEMPTS_TEXT: usize = 1 << 20;
 pub trait Store:
     TaskStore + RunnerStore + WorkerStore + KeyStore + DocumentStore + ErrandStore + HousekeepingStore
 {
-    /// Which installation this is. Made when the store was made.
-    async fn installation(&self) -> Result<Installation>;
-
     /// Whether it answers: a read that touches the disk or the server.
     async fn ping(&self) -> Result<()>;
 

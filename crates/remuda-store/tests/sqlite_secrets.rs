@@ -7,7 +7,9 @@ mod secrets;
 use std::path::Path;
 use std::sync::Arc;
 
-use remuda_store::{Error, Keyring, ManualClock, Options, SqliteStore, Store as _, TaskStore as _};
+use remuda_store::{
+    Error, Keyring, ManualClock, Options, RunnerStore as _, SqliteStore, Store as _, TaskStore as _,
+};
 use rusqlite::Connection;
 use secrets::{SECRET, every_end_takes_its_secret, options, paid};
 

@@ -11,7 +11,8 @@ use remuda_core::{
 };
 use remuda_files::{FileKey, Files};
 use remuda_store::{
-    Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError, Store,
+    Acquired, AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error as StoreError, RunnerStore,
+    Store, WorkerStore,
 };
 
 use super::{ByteStream, Delivered, NewFile, Result, Source, SourceError, from_files};
@@ -24,7 +25,8 @@ const LARGEST_OUTPUT: u64 = 64 << 30;
 /// Tasks from a store in this process.
 #[derive(Debug, Clone)]
 pub struct QueueSource {
-    store: Arc<dyn Store>,
+    store: Arc<dyn RunnerStore>,
+    workers: Arc<dyn WorkerStore>,
     preflight: Arc<Preflight>,
     files: Files,
     hub: FrameHub,
@@ -41,7 +43,8 @@ impl QueueSource {
         hub: FrameHub,
         owner: OwnerId,
     ) -> Self {
-        Self { store, preflight, files, hub, owner, largest_output: LARGEST_OUTPUT }
+        let workers: Arc<dyn WorkerStore> = store.clone();
+        Self { store, workers, preflight, files, hub, owner, largest_output: LARGEST_OUTPUT }
     }
 
     /// Takes no larger outputs than this.
@@ -75,15 +78,15 @@ impl Source for QueueSource {
     }
 
     async fn acquire_worker(&self, spec: WorkerSpec) -> Result<Acquired> {
-        self.store.acquire_worker(spec, self.owner).await.map_err(from_store)
+        self.workers.acquire_worker(spec, self.owner).await.map_err(from_store)
     }
 
     async fn release_worker(&self, id: &WorkerId, fence: Fence) -> Result<()> {
-        self.store.release_worker(self.owner, id, fence).await.map_err(from_store)
+        self.workers.release_worker(self.owner, id, fence).await.map_err(from_store)
     }
 
     async fn save_object_info(&self, hash: Sha256, json: &str) -> Result<()> {
-        self.store.save_object_info(hash, json).await.map_err(from_store)
+        self.workers.save_object_info(hash, json).await.map_err(from_store)
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {

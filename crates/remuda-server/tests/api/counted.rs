@@ -61,11 +61,6 @@ macro_rules! counted {
 
 #[async_trait]
 impl Store for Counted {
-    async fn installation(&self) -> Result<Installation> {
-        self.count("installation");
-        self.inner.installation().await
-    }
-
     async fn ping(&self) -> Result<()> {
         self.count("ping");
         self.inner.ping().await
@@ -107,6 +102,7 @@ counted! {
 
 counted! {
     RunnerStore:
+    fn installation() -> Result<Installation>;
     fn claim(request: ClaimRequest) -> Result<Option<Claim>>;
     fn beat(request: BeatRequest) -> Result<BeatReply>;
     fn end(owner: OwnerId, lease: LeaseRef, ending: Ending) -> Result<EndReply>;

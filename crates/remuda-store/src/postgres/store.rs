@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use remuda_core::{Installation, Worker};
+use remuda_core::Worker;
 use tokio::sync::broadcast;
 
 use super::inner::Inner;
@@ -61,11 +61,6 @@ impl Drop for PostgresStore {
 
 #[async_trait]
 impl Store for PostgresStore {
-    async fn installation(&self) -> Result<Installation> {
-        self.inner.open()?;
-        Ok(self.inner.installation.clone())
-    }
-
     async fn ping(&self) -> Result<()> {
         self.inner.open()?;
         self.inner.ping().await

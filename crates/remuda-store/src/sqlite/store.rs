@@ -197,10 +197,6 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
-    async fn installation(&self) -> Result<Installation> {
-        Ok(self.installation.clone())
-    }
-
     async fn ping(&self) -> Result<()> {
         let place = self.place.clone();
         self.read(move |db| {

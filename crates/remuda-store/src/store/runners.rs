@@ -4,13 +4,18 @@ use std::fmt;
 
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, Fence, Harm, Harmed, Lease, LeaseRef, OwnerId, Requirements, TaskId, WorkerId};
+use remuda_core::{
+    Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Requirements, TaskId, WorkerId,
+};
 
 use crate::{AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Result};
 
 /// What those do who run tasks.
 #[async_trait]
 pub trait RunnerStore: fmt::Debug + Send + Sync + 'static {
+    /// Which installation this is, whose mark is on everything that it runs. Made when the store was made.
+    async fn installation(&self) -> Result<Installation>;
+
     /// The next task for a worker, under a new attempt, lease and prompt id, all durable. Waits up to the request's
     /// `wait` for one. [`crate::Error::Fenced`] when the worker is not the caller's any more.
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>>;

@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, Fence, Harm, Harmed, Lease, LeaseRef, OwnerId, Requirements, TaskId, WorkerId};
+use remuda_core::{
+    Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Requirements, TaskId, WorkerId,
+};
 
 use super::super::queue::{Answer, Work};
 use super::PostgresStore;
@@ -10,6 +12,11 @@ use crate::{AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Error,
 
 #[async_trait]
 impl RunnerStore for PostgresStore {
+    async fn installation(&self) -> Result<Installation> {
+        self.inner.open()?;
+        Ok(self.inner.installation.clone())
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
         self.inner.claim(request).await
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use remuda_core::transition::Ending;
-use remuda_core::{Claim, Fence, Harm, Harmed, Lease, LeaseRef, OwnerId, Requirements, TaskId, WorkerId};
+use remuda_core::{
+    Claim, Fence, Harm, Harmed, Installation, Lease, LeaseRef, OwnerId, Requirements, TaskId, WorkerId,
+};
 use tokio::sync::oneshot;
 
 use super::super::beats::Beat;
@@ -16,6 +18,10 @@ use crate::{AdoptRequest, BeatReply, BeatRequest, ClaimRequest, EndReply, Result
 
 #[async_trait]
 impl RunnerStore for SqliteStore {
+    async fn installation(&self) -> Result<Installation> {
+        Ok(self.installation.clone())
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Option<Claim>> {
         let (reply, answer) = oneshot::channel();
         let (id, wait) = (self.next_id(), request.wait);

@@ -86,6 +86,17 @@ impl Changes {
         followed || !self.grouped.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
+    /// All tasks that anybody follows.
+    pub(crate) fn followed(&self) -> Vec<TaskId> {
+        let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks: Vec<TaskId> = followed.keys().copied().collect();
+        drop(followed);
+        tasks.extend(self.grouped.lock().unwrap_or_else(PoisonError::into_inner).keys());
+        tasks.sort_unstable();
+        tasks.dedup();
+        tasks
+    }
+
     /// A task has this version by now.
     pub(crate) fn tell_version(&self, task: TaskId, version: Version) {
         self.tell(task, &News { version: Some(version), ended: None });

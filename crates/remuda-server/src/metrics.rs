@@ -52,6 +52,8 @@ pub(crate) struct Metrics {
     submitted: Family<Labels, Counter>,
     by_tenant: Mutex<HashMap<Tenant, u64>>,
     pub(crate) streams: Gauge<i64>,
+    /// Since how many seconds the feed is held back.
+    pub(crate) feed_held: Gauge<i64>,
     pub(crate) login_failures: Counter,
 }
 
@@ -63,6 +65,7 @@ impl Metrics {
         let workers = Family::<Labels, Gauge>::default();
         let submitted = Family::<Labels, Counter>::default();
         let streams = Gauge::default();
+        let feed_held = Gauge::default();
         let login_failures = Counter::default();
         registry.register("remuda_login_failures", "Wrong keys that were shown", login_failures.clone());
         registry.register("remuda_http_requests", "Answered requests", requests.clone());
@@ -79,8 +82,24 @@ impl Metrics {
             submitted.clone(),
         );
         registry.register("remuda_event_streams", "Open streams of events", streams.clone());
+        registry.register(
+            "remuda_feed_held_seconds",
+            "Since when events that are committed wait for a transaction that began before them",
+            feed_held.clone(),
+        );
         let by_tenant = Mutex::default();
-        Self { registry, requests, latency, tasks, workers, submitted, by_tenant, streams, login_failures }
+        Self {
+            registry,
+            requests,
+            latency,
+            tasks,
+            workers,
+            submitted,
+            by_tenant,
+            streams,
+            feed_held,
+            login_failures,
+        }
     }
 
     pub(crate) fn answered(&self, method: &http::Method, route: Option<&str>, status: u16, took: Duration) {

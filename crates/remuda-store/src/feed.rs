@@ -83,6 +83,8 @@ pub struct FeedPage {
     pub next: FeedPlace,
     /// Whether there is more already.
     pub more: bool,
+    /// Whether something is committed already that is not shown yet, because a transaction that began before it goes on.
+    pub held: bool,
 }
 
 /// Where the feed begins and ends at this moment.
@@ -117,7 +119,7 @@ pub(crate) fn page(rows: Vec<FeedRow>, after: FeedPlace, limit: usize, more_rows
         let last = row.entries.len();
         for (at, entry) in row.entries.into_iter().enumerate().skip(known) {
             if items.len() >= limit {
-                return FeedPage { items, next, more: true };
+                return FeedPage { items, next, more: true, held: false };
             }
             next = place(if at + 1 < last { u32::try_from(at + 1).unwrap_or(u32::MAX) } else { u32::MAX });
             items.push(FeedItem { place: next, tenant: row.tenant.clone(), entry });
@@ -126,7 +128,7 @@ pub(crate) fn page(rows: Vec<FeedRow>, after: FeedPlace, limit: usize, more_rows
     if items.is_empty() {
         more = false;
     }
-    FeedPage { items, next, more }
+    FeedPage { items, next, more, held: false }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use remuda_store::{Error, FeedItem, FeedPage, FeedPlace};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::held::Held;
 use super::own::Own;
 use super::tail::{Found, Tail};
 use crate::state::AppState;
@@ -98,8 +99,13 @@ impl Feed {
 
     /// Looks, until the server stops.
     pub(crate) async fn run(state: AppState) {
-        let mut follower =
-            Follower { place: None, needed: Instant::now(), failing: false, state: state.clone() };
+        let mut follower = Follower {
+            place: None,
+            needed: Instant::now(),
+            failing: false,
+            held: Held::default(),
+            state: state.clone(),
+        };
         let mut pace = Pace { pause: LONGEST, late: SHORTEST, left: 0 };
         loop {
             let looked = Instant::now();
@@ -213,6 +219,8 @@ struct Follower {
     needed: Instant,
     /// The feed could not be read the last time.
     failing: bool,
+    /// Whether it is held back, and since when.
+    held: Held,
 }
 
 impl Follower {
@@ -224,16 +232,20 @@ impl Follower {
             self.needed = Instant::now();
         } else if self.place.is_some() && self.needed.elapsed() >= LINGER {
             self.place = None;
+            self.held.end(&state);
             state.feed.change_tail(Tail::end);
         }
         match self.place {
-            Some(mut place) => {
+            Some(begun) => {
+                let mut place = begun;
                 while let Some(page) = self.page(place).await {
                     let more = page.more && page.next > place;
+                    let held = page.held;
                     place = page.next;
                     self.place = Some(place);
                     self.tell(page);
                     if !more || state.stop.is_cancelled() {
+                        self.held.after(&state, held, place > begun).await;
                         return;
                     }
                 }

@@ -9,9 +9,11 @@
 //!
 //! Pushed changes are quick, and may be lost: not every database can tell what other processes do. The feed is the truth. One
 //! look at it, about once a second while anybody waits for anything, finds what was not pushed. So nobody who waits for a
-//! task, or for news of a client's prompts, looks for itself.
+//! task, or for news of a client's prompts, looks for itself. While the feed is held back by somebody's long transaction, that
+//! one look goes to the tasks that are followed (`held`).
 
 mod follower;
+mod held;
 mod own;
 mod tail;
 mod told;

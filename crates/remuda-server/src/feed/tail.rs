@@ -94,7 +94,7 @@ mod tests {
 
     fn page(rows: std::ops::RangeInclusive<usize>) -> FeedPage {
         let next = place(*rows.end());
-        FeedPage { items: rows.map(item).collect(), next, more: false }
+        FeedPage { items: rows.map(item).collect(), next, more: false, held: false }
     }
 
     /// The rows after a row.

@@ -83,6 +83,7 @@ counted! {
     fn task(id: TaskId) -> Result<Option<Task>>;
     fn glance(id: TaskId) -> Result<Option<Glance>>;
     fn task_size(id: TaskId) -> Result<Option<u64>>;
+    fn briefly(ids: &[TaskId]) -> Result<Vec<Task>>;
     fn input_size(id: TaskId) -> Result<Option<u64>>;
     fn input(id: TaskId) -> Result<Option<TaskInput>>;
     fn attempts(id: TaskId, limit: u32) -> Result<Vec<Attempt>>;

@@ -17,6 +17,7 @@ mod events;
 mod feed;
 mod graph_limits;
 mod health;
+mod held;
 mod janitor;
 mod keys_socket;
 mod list;

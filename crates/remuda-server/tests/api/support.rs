@@ -56,8 +56,13 @@ impl Ground {
         options.secrets = Keyring::parse(&Keyring::generate()).unwrap();
         change(&mut options);
         let store = SqliteStore::open(&dir.path().join("remuda.db"), options).await.unwrap();
+        Self::on(Arc::new(store), owner, dir)
+    }
+
+    /// … on a store of its own.
+    pub(crate) fn on(store: Arc<dyn Store>, owner: OwnerId, dir: TempDir) -> Arc<Self> {
         let files = Files::open(&Location::directory(dir.path().join("files"))).unwrap();
-        Arc::new(Self { store: Arc::new(store), files, owner, addresses: Addresses::default(), dir })
+        Arc::new(Self { store, files, owner, addresses: Addresses::default(), dir })
     }
 
     pub(crate) async fn key(&self, tenant: &str, scopes: &[Scope]) -> String {

@@ -19,6 +19,7 @@ macro_rules! conformance_tests {
             submitting:
                 a_task_is_kept_as_it_came
                 an_unknown_task_is_not_there
+                many_tasks_are_seen_in_one_look
                 the_same_id_again_is_the_same_task
                 the_same_key_again_is_the_same_task_or_a_conflict
                 of_a_known_id_and_a_known_key_the_key_counts

@@ -387,6 +387,27 @@ pub async fn every_change_is_announced(fixture: impl Fixture) {
     heard(good.id, 3).await;
 }
 
+/// Many tasks are seen at once as each is alone, but for what may be long.
+pub async fn many_tasks_are_seen_in_one_look(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let (hand, claim) = world.running("w").await;
+    let metadata = remuda_core::JsonText::of(&json!({"note": "x".repeat(1000)}));
+    let mut made = vec![world.submit(NewTask { metadata: Some(metadata), ..of_tenant("a") }).await.id];
+    made.extend(join_all((0..20).map(|_| world.submit(new_task()))).await.iter().map(|task| task.id));
+    world.store.end(hand.owner, claim.lease.reference(), completed()).await.expect("it ends");
+    let unknown = TaskId::new();
+    let asked = [&[unknown, claim.task.id], &made[..]].concat();
+    let mut seen = world.store.briefly(&asked).await.expect("it answers");
+    seen.sort_by_key(|task| asked.iter().position(|id| *id == task.id));
+    let mut alone = Vec::new();
+    for id in &asked[1..] {
+        let task = world.task(*id).await;
+        alone.push(remuda_core::Task { error: None, result: None, metadata: None, ..task });
+    }
+    assert_eq!(seen, alone);
+    assert!(world.store.briefly(&[]).await.expect("it answers").is_empty());
+}
+
 /// What a shape of graph cost before is what it is expected to cost.
 pub async fn costs_are_learnt_by_shape(fixture: impl Fixture) {
     let world = World::new(fixture).await;

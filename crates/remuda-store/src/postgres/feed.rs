@@ -37,12 +37,13 @@ macro_rules! bounded {
     };
 }
 
-/// Where it begins and ends, and on which timeline the server writes.
+/// Where it begins and ends, on which timeline the server writes, and whether something that is committed is not complete yet.
 macro_rules! ends {
     ($timeline:literal) => {
         concat!(
             "SELECT s.epoch, s.removed_xid::text::bigint, s.removed_seq, f.xid::text::bigint, f.seq, ",
             $timeline,
+            ", EXISTS (SELECT FROM remuda.feed WHERE xid >= pg_snapshot_xmin(pg_current_snapshot()))",
             " FROM remuda.feed_state s LEFT JOIN LATERAL (SELECT xid, seq FROM remuda.feed ",
             "WHERE xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid DESC, seq DESC LIMIT 1) f ON true"
         )
@@ -116,11 +117,16 @@ pub(super) async fn says_timeline(sessions: &Sessions) -> Result<bool> {
 
 impl Inner {
     pub(super) async fn feed_ends(&self) -> Result<FeedEnds> {
+        Ok(self.feed_state().await?.0)
+    }
+
+    /// Where it begins and ends, and whether something that is committed is not shown yet.
+    async fn feed_state(&self) -> Result<(FeedEnds, bool)> {
         let read = async || {
             let statement = if self.says_timeline { ENDS } else { ENDS_ANYWHERE };
             let rows = self.sessions.query(statement, &[]).await?;
             let row = rows.first().ok_or_else(|| Error::Corrupt("the feed has no state".to_owned()))?;
-            ends(row)
+            Ok::<_, Fault>((ends(row)?, get(row, 6)?))
         };
         attempt!(self.sessions, read())
     }
@@ -131,13 +137,13 @@ impl Inner {
         after: FeedPlace,
         limit: u32,
     ) -> Result<FeedPage> {
-        let page = attempt!(self.sessions, self.read_feed(tenant, after, limit))?;
+        let page: FeedPage = attempt!(self.sessions, self.read_feed(tenant, after, limit))?;
         // Afterwards: what was removed while it was read must not be skipped in silence.
-        let FeedEnds { first, .. } = self.feed_ends().await?;
+        let (FeedEnds { first, .. }, held) = self.feed_state().await?;
         if after.epoch != first.epoch || after < first {
             return Err(Error::Gone { first });
         }
-        Ok(page)
+        Ok(FeedPage { held, ..page })
     }
 
     async fn read_feed(

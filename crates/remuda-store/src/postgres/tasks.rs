@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::columns::{Columns, each};
 use super::fault::Fault;
 use super::inner::Inner;
-use super::rows::{self, get, lease_columns, living_texts, task_columns};
+use super::rows::{self, get, lease_columns, living_texts, no_texts, task_columns};
 use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use crate::requests::MOST_TEXT;
@@ -84,6 +84,23 @@ impl Inner {
         const TASK: &str = concat!("SELECT ", task_columns!("t"), " FROM remuda.task t WHERE t.id = $1");
         let rows = self.sessions.query(TASK, &[(&id.0, Type::UUID)]).await?;
         rows::read(rows, |rows| rows.first().map(rows::task).transpose()).await
+    }
+
+    /// Tasks without their long texts.
+    pub(super) async fn briefly(&self, ids: &[TaskId]) -> Result<Vec<Task>> {
+        const TASKS: &str = concat!(
+            "SELECT ",
+            task_columns!("t", "n"),
+            " FROM remuda.task t",
+            no_texts!(),
+            " WHERE t.id = ANY($1)"
+        );
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let read = async || {
+            let rows = self.sessions.query(TASKS, &[(&ids, Type::UUID_ARRAY)]).await?;
+            rows.iter().map(rows::task).collect::<Result<Vec<Task>, Fault>>()
+        };
+        attempt!(self.sessions, read())
     }
 
     /// A task, without what is long if it is large.

@@ -36,6 +36,10 @@ pub trait TaskStore: fmt::Debug + Send + Sync + 'static {
     /// About how many bytes [`TaskStore::task`] would read, found out without reading them.
     async fn task_size(&self, id: TaskId) -> Result<Option<u64>>;
 
+    /// Those of these tasks that are there, in no order, without their errors, results and metadata: one look for all of them. At
+    /// most a thousand should be asked for.
+    async fn briefly(&self, ids: &[TaskId]) -> Result<Vec<Task>>;
+
     /// How many bytes [`TaskStore::input`] would read, found out without reading them.
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>>;
 

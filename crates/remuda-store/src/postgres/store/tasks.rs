@@ -70,6 +70,11 @@ impl TaskStore for PostgresStore {
         self.inner.task_size(id).await
     }
 
+    async fn briefly(&self, ids: &[TaskId]) -> Result<Vec<Task>> {
+        let _turn = self.inner.turn().await?;
+        self.inner.briefly(ids).await
+    }
+
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
         let _turn = self.inner.turn().await?;
         self.inner.input_size(id).await

@@ -67,6 +67,11 @@ impl TaskStore for SqliteStore {
         self.look(move |db| reads::task_size(db, id)).await
     }
 
+    async fn briefly(&self, ids: &[TaskId]) -> Result<Vec<Task>> {
+        let ids = ids.to_vec();
+        self.read(move |db| ids.iter().filter_map(|id| reads::brief(db, *id).transpose()).collect()).await
+    }
+
     async fn input_size(&self, id: TaskId) -> Result<Option<u64>> {
         self.look(move |db| reads::input_size(db, id)).await
     }

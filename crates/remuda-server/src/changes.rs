@@ -109,6 +109,18 @@ impl Changes {
         Follow { task, news, followed: self.followed.clone() }
     }
 
+    /// The same for one who has seen the task before: the first news is that it is to be looked at, because what happened in
+    /// between is none any more.
+    pub(crate) fn follow_late(&self, task: TaskId) -> Follow {
+        let follow = self.follow(task);
+        let followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = followed.get(&task) {
+            sender.send_if_modified(|known| known.merge(News::default()));
+        }
+        drop(followed);
+        follow
+    }
+
     /// For one who follows many tasks. A task can be in one group only.
     pub(crate) fn group(&self) -> Group {
         Group { news: Arc::default(), grouped: self.grouped.clone() }
@@ -248,5 +260,30 @@ impl Drop for Group {
     fn drop(&mut self) {
         let mut grouped = self.grouped.lock().unwrap_or_else(PoisonError::into_inner);
         grouped.retain(|_, group| !Arc::ptr_eq(group, &self.news));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    #[tokio::test]
+    async fn who_saw_a_task_before_following_it_looks_again() {
+        let (changes, task) = (Changes::default(), TaskId::new());
+        // It ends after it was seen, and nobody follows it at that moment.
+        changes.tell_version(task, 3);
+        let mut early = changes.follow(task);
+        assert!(!early.changed(SOON).await, "that is over");
+        let mut late = changes.follow_late(task);
+        assert!(late.changed(SOON).await && !late.known().is_known(2), "it is to be looked at");
+        assert!(!late.changed(SOON).await, "once");
+        assert!(early.changed(SOON).await, "another look does no harm");
+        drop(early);
+        changes.tell_version(task, 4);
+        assert!(late.changed(SOON).await);
+        drop(late);
+        assert!(!changes.has_followers());
     }
 }

@@ -213,14 +213,7 @@ pub(crate) async fn submit_and_wait(
     let (_waiting, follow) = (state.permits.waiting()?, state.changes.follow(id));
     let mut taken = submit(state, checked, permit).await?;
     let first = taken.seen.task.id;
-    let follow = match first == id {
-        true => follow,
-        false => {
-            let follow = state.changes.follow(first);
-            taken.seen = look(state, first).await?;
-            follow
-        }
-    };
+    let follow = if first == id { follow } else { state.changes.follow_late(first) };
     taken.seen = for_end(state, taken.seen, follow, wait).await?;
     Ok(taken)
 }
@@ -250,9 +243,9 @@ pub(crate) async fn repeated(
     if let Some(wait) = wait
         && !before.task.status.is_terminal()
     {
-        let id = before.task.id;
-        let (_waiting, follow) = (state.permits.waiting()?, state.changes.follow(id));
-        before = for_end(state, look(state, id).await?, follow, wait).await?;
+        let _waiting = state.permits.waiting()?;
+        let follow = state.changes.follow_late(before.task.id);
+        before = for_end(state, before, follow, wait).await?;
     }
     Ok(Taken::before(before))
 }

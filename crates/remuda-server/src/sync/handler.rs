@@ -78,7 +78,7 @@ pub(super) async fn prompt_sync(
     let mut guard = Guard::new(&state, prompt.task, !keep);
     let mut follow = state.changes.follow(prompt.task);
     let accepted = prompts::submit(&state, &caller.tenant, prompt, reading).await;
-    let Accepted { mut seen, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
+    let Accepted { seen, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
         Ok(accepted) => accepted,
         Err(error) => {
             if error.is_refusal() {
@@ -91,9 +91,7 @@ pub(super) async fn prompt_sync(
         // Somebody else may wait for it; who asks again only looks.
         guard.disarm();
         keep = true;
-        follow = state.changes.follow(seen.task.id);
-        // It may have ended before it was followed.
-        seen = service::last_look(&state, seen).await?;
+        follow = state.changes.follow_late(seen.task.id);
     }
 
     let prompt_id = names::prompt_id(&seen.task);

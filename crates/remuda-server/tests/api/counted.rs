@@ -26,12 +26,27 @@ pub(crate) struct Counted {
     counts: Mutex<BTreeMap<&'static str, u64>>,
     /// Who listens to this hears nothing, as with a database that cannot tell what other processes do.
     silent: Option<broadcast::Sender<Change>>,
+    /// After which question which task is cancelled, before the answer is told.
+    cancels: Mutex<Option<(&'static str, TaskId)>>,
 }
 
 impl Counted {
     pub(crate) fn new(inner: Arc<dyn Store>, silent: bool) -> Arc<Self> {
         let silent = silent.then(|| broadcast::channel(1).0);
-        Arc::new(Self { inner, counts: Mutex::default(), silent })
+        Arc::new(Self { inner, counts: Mutex::default(), silent, cancels: Mutex::default() })
+    }
+
+    /// The next answer to this is one of before this task was cancelled, and everybody knows by then.
+    pub(crate) fn cancel_after(&self, what: &'static str, task: TaskId) {
+        *self.cancels.lock().unwrap() = Some((what, task));
+    }
+
+    async fn happens(&self, after: &'static str) {
+        let due = self.cancels.lock().unwrap().take_if(|(what, _)| *what == after);
+        if let Some((_, task)) = due {
+            self.inner.cancel(task).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+        }
     }
 
     fn count(&self, what: &'static str) {
@@ -53,7 +68,9 @@ macro_rules! counted {
         impl $store for Counted {
             $(async fn $name(&self, $($arg: $type),*) -> $out {
                 self.count(stringify!($name));
-                self.inner.$name($($arg),*).await
+                let answer = self.inner.$name($($arg),*).await;
+                self.happens(stringify!($name)).await;
+                answer
             })*
         }
     };

@@ -135,3 +135,34 @@ async fn when_nobody_waits_any_more_nothing_is_asked() {
     };
     remuda_testbed::wait::until("nothing to be asked", BOUND, idle).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_before_the_waiting_begins_is_heard_at_once() {
+    let ground = Arc::into_inner(Ground::new().await).expect("nobody else has it");
+    let counted = Counted::new(ground.store.clone(), false);
+    let gateway = Gateway::on(Arc::new(Ground { store: counted.clone(), ..ground }), |_| {}).await;
+    // Somebody waits all the time: nobody looks at everything because this one comes.
+    let mut reader = Reader::new(gateway.get("/api/v1/events").timeout(10 * BOUND).send().await.unwrap());
+    let task = format!("{{\"payload\": {GRAPH}}}");
+    let prompt = format!("{{\"prompt\": {GRAPH}, \"prompt_id\": \"again\", \"keep\": true}}");
+    for (path, body, prefer, asked) in
+        [("/api/v1/tasks", task, "wait=60", "task"), ("/prompt_sync?timeout=60", prompt, "", "submit")]
+    {
+        let key = format!("key of {path}");
+        let submit = |prefer: &str| {
+            let request = gateway.post(path).header("idempotency-key", &key).timeout(10 * BOUND);
+            let request = if prefer.is_empty() { request } else { request.header("prefer", prefer) };
+            request.json_text(&body).send()
+        };
+        let first = tokio::spawn(submit(""));
+        let taken = reader.next().await.expect("it is taken in").2;
+        let task = taken["task"].as_str().unwrap().parse().unwrap();
+        counted.cancel_after(asked, task);
+        let began = Instant::now();
+        let answer = submit(prefer).await.unwrap().text().await.unwrap();
+        assert!(answer.contains("cancelled"), "{answer}");
+        assert!(began.elapsed() < SOON, "{path}: after {:?}", began.elapsed());
+        drop(first.await.unwrap().unwrap());
+        reader.next().await.expect("it is cancelled");
+    }
+}

@@ -205,15 +205,15 @@ async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result
     let cancelled = stream::iter(tasks).map(|task| async move {
         // Followed before it is cancelled: its end may come at once.
         let follow = state.changes.follow(task.id);
-        state.store.cancel(task.id).await.map(|task| (follow, task))
+        (follow, state.store.cancel(task.id).await)
     });
     let mut cancelled = cancelled.buffer_unordered(AT_ONCE);
     let (mut gone, mut going) = (Vec::new(), Vec::new());
-    while let Some(answer) = cancelled.next().await {
+    while let Some((follow, answer)) = cancelled.next().await {
         match answer {
-            Ok((_, task)) if task.status == Status::Cancelled => gone.push(task.id),
+            Ok(task) if task.status == Status::Cancelled => gone.push(task.id),
             // A worker has it, and must let it go first.
-            Ok(followed) => going.push(followed),
+            Ok(task) => going.push((follow, task)),
             // It ended just before.
             Err(remuda_store::Error::Finished(_) | remuda_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),

@@ -72,7 +72,7 @@ pub(crate) struct FeedEvent {
 /// Server-sent events of your tenant's tasks, in the order in which they were committed; with the scope admin of all tenants'.
 /// Each is a `state` with `{"task", "tenant", "n", "kind", "status", "at"}` as data. Its `id` is its place in the feed of the
 /// installation: after a broken connection `Last-Event-ID` resumes exactly, at any of its servers. Places rise, but are not
-/// consecutive, and say nothing else. A block with an `id` and no data only moves the place on. What happened is kept as long as
+/// consecutive, and say no more than how much happens in it. A block with an `id` and no data only moves the place on. What happened is kept as long as
 /// the records of ended tasks; who comes from before that gets 410, with the place to begin from as `first`.
 #[utoipa::path(
     get, path = "/api/v1/events", tag = "tasks",

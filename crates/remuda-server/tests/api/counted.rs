@@ -49,6 +49,11 @@ impl Counted {
         }
     }
 
+    /// The store itself, uncounted.
+    pub(crate) fn inner(&self) -> Arc<dyn Store> {
+        self.inner.clone()
+    }
+
     fn count(&self, what: &'static str) {
         *self.counts.lock().unwrap().entry(what).or_default() += 1;
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use reqwest::Response;
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -165,4 +166,49 @@ async fn what_ends_before_the_waiting_begins_is_heard_at_once() {
         drop(first.await.unwrap().unwrap());
         reader.next().await.expect("it is cancelled");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prompts_that_another_server_took_in_are_looked_at_together() {
+    const MANY: usize = 40;
+    let (gateway, counted) = gateway().await;
+    let Ground { store: _, files, owner, addresses, .. } = &*gateway.ground;
+    let (files, addresses) = (files.clone(), addresses.clone());
+    let same =
+        Ground { store: counted.inner(), files, owner: *owner, addresses, dir: TempDir::new().unwrap() };
+    let there = Gateway::on(Arc::new(same), |_| {}).await;
+    let address = format!("{}/ws?clientId=far", gateway.url.replace("http", "ws"));
+    let (mut socket, _) = tokio_tungstenite::connect_async(address).await.unwrap();
+    socket.next().await.expect("it greets").unwrap();
+    // What a client asks for when it comes.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    counted.take();
+
+    let prompt = format!("{{\"prompt\": {GRAPH}, \"client_id\": \"far\"}}");
+    for sent in
+        futures_util::future::join_all((0..MANY).map(|_| there.post("/prompt").json_text(&prompt).send()))
+            .await
+    {
+        json(sent.unwrap(), 200).await;
+    }
+    // Within a second they are found in the feed.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let asked = counted.take();
+    let worker = Worker::join(&gateway.ground, "gpu-1", None).await;
+    for _ in 0..MANY {
+        let claim = worker.claim().await;
+        worker.complete_without_files(&claim).await;
+    }
+    let heard = async {
+        let mut ends = 0;
+        while ends < MANY {
+            let message = socket.next().await.expect("it goes on").unwrap();
+            ends +=
+                usize::from(matches!(&message, Message::Text(text) if text.contains("execution_success")));
+        }
+    };
+    tokio::time::timeout(SOON, heard).await.expect("its client hears of all of them");
+    // Whoever tells its client looks at each of them when it is new.
+    let (alone, together) = (asked["task"], asked["briefly"]);
+    assert!(alone <= MANY as u64 && together < MANY as u64 / 2, "looked at {MANY} prompts with {asked:?}");
 }

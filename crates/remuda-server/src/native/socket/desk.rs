@@ -1,6 +1,6 @@
 //! Who is to be told of which prompt.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +24,9 @@ const UNSEEN: usize = CLIENTS / 2;
 /// How many tasks that other servers took in wait to be looked at. When there are more, their tenants' clients look for
 /// themselves.
 const STRANGERS: usize = 1024;
+
+/// How many of them are looked at at once.
+const AT_ONCE: usize = 256;
 
 /// A name longer than this is none.
 pub(super) const LONGEST_NAME: usize = 1024;
@@ -109,16 +112,21 @@ impl Desk {
                 () = state.desk.came.notified() => {}
             }
             let strangers = std::mem::take(&mut *state.desk.strangers());
-            for (tenant, task) in strangers {
+            for some in strangers.chunks(AT_ONCE) {
                 if state.stop.is_cancelled() {
                     return;
                 }
-                match state.store.task(task).await {
-                    Ok(Some(task)) => state.desk.meet(&task),
-                    Ok(None) => {}
+                let ids: Vec<TaskId> = some.iter().map(|(_, task)| *task).collect();
+                match state.store.briefly(&ids).await {
+                    Ok(mut tasks) => {
+                        // As they came.
+                        tasks.sort_by_cached_key(|task| ids.iter().position(|id| *id == task.id));
+                        tasks.iter().for_each(|task| state.desk.meet(task));
+                    }
                     Err(error) => {
-                        tracing::debug!(%task, %error, "a prompt of another server could not be looked at");
-                        state.desk.doubt_of(&tenant);
+                        tracing::debug!(%error, "prompts of another server could not be looked at");
+                        let tenants: HashSet<&Tenant> = some.iter().map(|(tenant, _)| tenant).collect();
+                        tenants.into_iter().for_each(|tenant| state.desk.doubt_of(tenant));
                     }
                 }
             }

@@ -13,9 +13,9 @@ use remuda_core::{
 };
 use remuda_store::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, DocumentStore, EndReply, ErrandStore, FeedEnds, FeedPage, FeedPlace, Glance, Hide,
-    HousekeepingStore, KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position, Registrant,
-    Result, RunnerStore, Store, Submitted, TaskStore, Tidied, WorkerStore,
+    Document, DocumentInfo, DocumentStore, EndReply, ErrandStore, FeedEnds, FeedPage, FeedPlace, Glance,
+    Hide, HousekeepingStore, KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position,
+    Registrant, Result, RunnerStore, Store, Submitted, TaskStore, Tidied, WorkerStore,
 };
 use tokio::sync::broadcast;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use remuda_core::acquire::{Allowance, Excess};
 use remuda_core::{
-    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, Tenant,
-    Timestamp, Version, Worker, WorkerId, WorkerReport,
+    Capabilities, Dialect, Fence, KeyId, LeaseRef, OwnerId, Phase, Sha256, Status, Task, TaskId, TaskInput,
+    Tenant, Timestamp, Version, Worker, WorkerId, WorkerReport,
 };
 use serde::{Deserialize, Serialize};
 
@@ -441,6 +441,21 @@ pub struct Lookup {
     pub id: Option<TaskId>,
     /// Whether what it runs is wanted, too.
     pub input: bool,
+}
+
+/// What a look finds that reads nothing long.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every look finds something small, and none is kept")]
+pub enum LookedUp {
+    /// All of it; `None`: there is no such task.
+    Small(Option<(Task, Option<TaskInput>)>),
+    /// It is large. Whoever wants it should have room for it before it is read.
+    Large {
+        /// Which task it is.
+        task: TaskId,
+        /// About how many bytes it has.
+        bytes: u64,
+    },
 }
 
 /// What housekeeping did.

@@ -41,14 +41,10 @@ pub(crate) async fn get(
     ReadCaller(caller): ReadCaller,
     TaskPath(id): TaskPath,
 ) -> ApiResult<Response> {
-    let task = service::get(&state, &caller, id).await?;
+    let seen = service::glance(&state, &caller, id).await?;
+    let (task, pass) = service::whole(&state, seen).await?;
     let (status, reason, tenant, attempt) = (task.status, task.reason, task.tenant.clone(), task.attempt);
     let mut size = task.text_bytes();
-    // What is large is counted from here on: the task, and the text that is made of it.
-    let pass = match size {
-        0..LARGE => None,
-        _ => Some(state.memory.take(&Visit::guest(), 2 * size as u64).map_err(|_| ApiError::no_memory())?),
-    };
     let mut view = TaskView::new(task, state.public_url.as_ref());
     let mut large = None;
     match state.large.input(&state, id).await? {

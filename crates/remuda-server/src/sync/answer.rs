@@ -23,7 +23,7 @@ use super::stream::{self as pieces, Piece};
 use crate::error::{ApiError, ApiResult};
 use crate::native::names;
 use crate::routes::{Sendable, send};
-use crate::service::ServiceError;
+use crate::service;
 use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
 use crate::state::AppState;
 use crate::wire::absolute;
@@ -107,20 +107,14 @@ pub(super) async fn success(
     form: &Form,
     permit: Pass,
 ) -> Result<Response, SyncError> {
-    let Glance { task, whole } = seen;
-    let prompt_id = names::prompt_id(&task);
-    // A few at once are read and written: how large they are is counted when they are there.
-    let reading = state.permits.read().await?;
-    let result = match whole {
-        true => task.result,
-        false => state.store.task(task.id).await.map_err(ServiceError::from)?.and_then(|task| task.result),
-    };
-    let mut result = result.unwrap_or_default();
+    let prompt_id = names::prompt_id(&seen.task);
+    let (task, counted) = service::whole(state, seen).await?;
+    let mut result = task.result.unwrap_or_default();
     // What ComfyUI said counts; what was said for it before holds where it said nothing.
     result.node_errors.get_or_insert_with(|| Value::Object(foreseen).into());
     let answered = match form.accept.choose(&result.files) {
         Choice::File(file) => {
-            drop(reading);
+            drop(counted);
             one_file(state, file).await
         }
         Choice::Nothing => {
@@ -143,7 +137,7 @@ pub(super) async fn success(
             };
             let planned = state.compute_of("writing an answer", &task.tenant, id, size, plan).await;
             match planned.and_then(|planned| planned) {
-                Ok((pieces, sent)) => everything(state, pieces, &sent, permit, reading).await,
+                Ok((pieces, sent)) => everything(state, pieces, &sent, permit, counted).await,
                 Err(error) => Err(error),
             }
         }
@@ -259,11 +253,15 @@ async fn everything(
     pieces: Vec<Piece>,
     files: &[OutputFile],
     permit: Pass,
-    reading: Pass,
+    counted: Option<Pass>,
 ) -> ApiResult<Response> {
-    let memory = state.memory.wait(&Visit::guest(), pieces::held(&pieces), PATIENCE).await;
+    let held = pieces::held(&pieces);
+    let memory = match counted {
+        // Never waited for by who has some: those who have some could wait for each other.
+        Some(mut counted) => counted.cover(held).map(|()| counted),
+        None => state.memory.wait(&Visit::guest(), held, PATIENCE).await,
+    };
     let memory = memory.map_err(|_| TurnedAway::Memory)?;
-    drop(reading);
     // Once the first byte is sent there is no way to say that a file is missing.
     let looks: Vec<_> =
         files.iter().map(|file| is_there(state.files.clone(), file.key.clone(), file.size)).collect();

@@ -14,7 +14,7 @@ use remuda_core::{
 use remuda_store::{
     Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
     Document, DocumentInfo, DocumentStore, EndReply, ErrandStore, FeedEnds, FeedPage, FeedPlace, Glance,
-    Hide, HousekeepingStore, KeyStore, ListQuery, Lookup, OriginPage, OriginQuery, Page, Position,
+    Hide, HousekeepingStore, KeyStore, ListQuery, LookedUp, Lookup, OriginPage, OriginQuery, Page, Position,
     Registrant, Result, RunnerStore, Store, Submitted, TaskStore, Tidied, WorkerStore,
 };
 use tokio::sync::broadcast;
@@ -102,6 +102,7 @@ counted! {
     fn submit(new: NewTask) -> Result<Submitted>;
     fn submitted(tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>>;
     fn look_up(lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
+    fn look_up_small(lookup: &Lookup) -> Result<LookedUp>;
     fn task(id: TaskId) -> Result<Option<Task>>;
     fn glance(id: TaskId) -> Result<Option<Glance>>;
     fn task_size(id: TaskId) -> Result<Option<u64>>;

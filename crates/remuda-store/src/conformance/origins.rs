@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Fixture;
 use super::world::{Hand, SECOND, World, completed, failed, new_task, tenant};
-use crate::{Hide, Lookup, OriginOrder, OriginPage, OriginQuery, Submitted};
+use crate::{Hide, LookedUp, Lookup, OriginOrder, OriginPage, OriginQuery, Submitted};
 
 fn native(client: Option<&str>) -> NewTask {
     let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: client.map(str::to_owned) };
@@ -151,7 +151,14 @@ pub async fn a_task_is_looked_up_by_key_or_id(fixture: impl Fixture) {
     world.restart().await;
     let look = async |whose: &Tenant, key: Option<&str>, id: Option<TaskId>, input: bool| {
         let lookup = Lookup { tenant: whose.clone(), key: key.map(str::to_owned), id, input };
-        world.store.look_up(lookup).await.expect("it answers")
+        let found = world.store.look_up(lookup.clone()).await.expect("it answers");
+        match world.store.look_up_small(&lookup).await.expect("it answers") {
+            LookedUp::Small(small) => {
+                assert_eq!(small.map(|(task, _)| task), found.as_ref().map(|(task, _)| task.clone()))
+            }
+            LookedUp::Large { .. } => panic!("nothing here is large"),
+        }
+        found
     };
     let own = Tenant::default_tenant();
     let known = world.task(first).await;

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::Fixture;
 use super::world::{SECOND, World};
-use crate::{Glance, Lookup};
+use crate::{Glance, LookedUp, Lookup};
 
 /// Long, and of characters of every length, so that it cannot be cut just anywhere.
 fn long(what: &str) -> Box<RawValue> {
@@ -72,6 +72,13 @@ pub async fn long_texts_come_back_as_they_were(fixture: impl Fixture) {
     let glance = world.store.glance(small.id).await.expect("it answers").expect("it is there");
     assert_eq!(glance, Glance { task: world.task(small.id).await, whole: true });
     let lookup = Lookup { tenant: task.tenant, key: None, id: Some(task.id), input: true };
+    match world.store.look_up_small(&lookup).await.expect("it answers") {
+        LookedUp::Large { task: id, bytes } => {
+            assert_eq!(id, task.id);
+            assert!(bytes > most + texts as u64, "{bytes}");
+        }
+        LookedUp::Small(found) => panic!("it is large, and not {found:?}"),
+    }
     let (_, input) = world.store.look_up(lookup).await.expect("it answers").expect("it is there");
     assert_eq!(input.expect("it was asked for").workflow.get(), new.input.workflow.get());
     world.clock.advance(SECOND);

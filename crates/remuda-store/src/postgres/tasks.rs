@@ -15,7 +15,7 @@ use super::save::{Save, Tidings};
 use super::session::{Transaction, attempt};
 use crate::requests::MOST_TEXT;
 use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
-use crate::{Counts, Error, Glance, ListQuery, Lookup, Page, Position, Result};
+use crate::{Counts, Error, Glance, ListQuery, LookedUp, Lookup, Page, Position, Result};
 
 /// Positions are counted up to this.
 const EXACT: i64 = 1000;
@@ -157,6 +157,22 @@ impl Inner {
             let has_input = get::<Option<&str>>(row, 0)?.is_some();
             let input = has_input.then(|| rows::input_at(row, 0)).transpose()?;
             Ok(Weighed::Small(Some((task, input))))
+        };
+        attempt!(self.sessions, read())
+    }
+
+    /// How much there is to read of what is looked up.
+    pub(super) async fn weigh(&self, lookup: &Lookup) -> Result<LookedUp> {
+        const WEIGH: &str = "SELECT t.id, coalesce(octet_length(t.error::text), 0)::bigint \
+            + coalesce(octet_length(t.metadata::text), 0) + coalesce(octet_length(t.result::text), 0) \
+            + coalesce(octet_length(i.workflow), 0) + coalesce(octet_length(i.extra), 0) \
+            FROM remuda.task t LEFT JOIN remuda.task_input i ON $4 AND i.task = t.id WHERE t.tenant = $1 \
+            AND t.id = coalesce((SELECT task FROM remuda.idem WHERE tenant = $1 AND key = $2), $3)";
+        let read = async || {
+            let rows = self.sessions.query(WEIGH, &wanted(lookup).params()).await?;
+            let Some(row) = rows.first() else { return Ok(LookedUp::Small(None)) };
+            let bytes: i64 = get(row, 1)?;
+            Ok(LookedUp::Large { task: TaskId(get(row, 0)?), bytes: u64::try_from(bytes).unwrap_or(0) })
         };
         attempt!(self.sessions, read())
     }

@@ -17,7 +17,7 @@ use super::lanes::{self, Shared};
 use super::pieces::{self, Part};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
 use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
-use crate::{Asset, Counts, Error, Glance, Lookup, Position};
+use crate::{Asset, Counts, Error, Glance, LookedUp, Lookup, Position};
 
 /// Beyond so many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
@@ -127,13 +127,17 @@ fn numbered(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<N
     Ok(Looked::Found(one(db, sql, (id.0.as_bytes(),), rows::task)?))
 }
 
-/// How long the texts of a task are. Nothing of them is read for it: lengths stand at the head of a row.
+/// How long the texts of a task are, found out without reading them: lengths stand at the head of a row, and a result in pieces
+/// is put together only for those who read it.
 pub(super) fn task_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
-    let sql = "SELECT coalesce(octet_length(error), 0) + coalesce(octet_length(metadata), 0) \
-               + coalesce((SELECT octet_length(result) FROM result WHERE result.no = task.no), 0) \
-               FROM task WHERE id = ?";
-    let size: Option<i64> = one(db, sql, (id.0.as_bytes(),), |row| Ok(row.get(0)?))?;
-    Ok(size.map(|size| u64::try_from(size).unwrap_or(0)))
+    let sql = "SELECT coalesce(octet_length(task.error), 0) + coalesce(octet_length(task.metadata), 0) \
+               + coalesce(octet_length(r.result), 0), r.text \
+               FROM task LEFT JOIN result_row r ON r.no = task.no WHERE task.id = ?";
+    one(db, sql, (id.0.as_bytes(),), |row| {
+        let here = u64::try_from(row.get::<_, i64>(0)?).unwrap_or(0);
+        let Some(text) = row.get::<_, Option<i64>>(1)? else { return Ok(here) };
+        Ok(here + pieces::size(db, text, Part::First)? as u64)
+    })
 }
 
 /// A task, without what is long if its texts have more than so many bytes.
@@ -157,11 +161,7 @@ pub(super) fn look_up(
     lookup: &Lookup,
     most: usize,
 ) -> Outcome<Looked<Option<(Task, Option<TaskInput>)>>> {
-    let chosen = match &lookup.key {
-        Some(key) => submitted(db, &lookup.tenant, key)?.map(|(_, id)| id),
-        None => None,
-    };
-    let Some(id) = chosen.or(lookup.id) else {
+    let Some(id) = named(db, lookup)? else {
         return Ok(Looked::Found(None));
     };
     let Looked::Found(found) = numbered(db, id, most)? else { return Ok(Looked::Large) };
@@ -175,6 +175,28 @@ pub(super) fn look_up(
         return Ok(Looked::Large);
     }
     Ok(Looked::Found(Some((task, numbered_input(db, no)?))))
+}
+
+/// The id under which a task is looked up.
+fn named(db: &Connection, lookup: &Lookup) -> Outcome<Option<TaskId>> {
+    let chosen = match &lookup.key {
+        Some(key) => submitted(db, &lookup.tenant, key)?.map(|(_, id)| id),
+        None => None,
+    };
+    Ok(chosen.or(lookup.id))
+}
+
+/// The same as [`look_up`], or how much there is to read if that is more than so many bytes.
+pub(super) fn look_up_small(db: &Connection, lookup: &Lookup, most: usize) -> Outcome<LookedUp> {
+    if let Looked::Found(found) = look_up(db, lookup, most)? {
+        return Ok(LookedUp::Small(found));
+    }
+    let Some(task) = named(db, lookup)? else { return Ok(LookedUp::Small(None)) };
+    if whose(db, task)?.as_ref() != Some(&lookup.tenant) {
+        return Ok(LookedUp::Small(None));
+    }
+    let input = if lookup.input { input_size(db, task)? } else { None };
+    Ok(LookedUp::Large { task, bytes: task_size(db, task)?.unwrap_or(0) + input.unwrap_or(0) })
 }
 
 pub(super) fn input_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {

@@ -8,8 +8,8 @@ use remuda_core::{
 };
 
 use crate::{
-    Counts, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, Lookup, OriginPage, OriginQuery, Page,
-    Position, Result, Submitted,
+    Counts, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, LookedUp, Lookup, OriginPage,
+    OriginQuery, Page, Position, Result, Submitted,
 };
 
 /// What is done with tasks from outside: by the API, whichever door a caller came through.
@@ -26,6 +26,9 @@ pub trait TaskStore: fmt::Debug + Send + Sync + 'static {
     /// A task of a tenant, by the key of its submission or else by its id, and what it runs if that is wanted: all in one
     /// look.
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>>;
+
+    /// The same, unless that would be much to read: then how much.
+    async fn look_up_small(&self, lookup: &Lookup) -> Result<LookedUp>;
 
     /// A task without its input.
     async fn task(&self, id: TaskId) -> Result<Option<Task>>;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::entry::Entry;
 use super::list::{fixed, json as streamed, of, separated, text, written};
-use super::lookup::find_whole;
+use super::lookup::{Whole, find_whole};
 use super::queue::Removal;
 use super::{NativeError, find};
 use crate::access::{ReadCaller, SubmitCaller};
@@ -120,11 +120,10 @@ pub(super) async fn one(
     ReadCaller(caller): ReadCaller,
     Path(id): Path<String>,
 ) -> Result<Response, NativeError> {
-    let _reading = state.permits.read().await?;
     let found = find_whole(&state, &caller.tenant, &id).await?;
-    let shown = found.filter(|(task, _)| task.status.is_terminal() && task.hidden_at.is_none());
+    let shown = found.filter(|Whole { task, .. }| task.status.is_terminal() && task.hidden_at.is_none());
     let entry = match shown {
-        Some((task, input)) => text(&state, task, input, entry).await?.transpose(),
+        Some(Whole { task, input, _room }) => text(&state, task, input, entry).await?.transpose(),
         None => Ok(None),
     };
     let entry = entry.map_err(|error| ApiError::internal(error.to_string()))?.unwrap_or_default();

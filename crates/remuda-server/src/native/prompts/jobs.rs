@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::entry::{Item, outputs};
 use super::list::{fixed, json as streamed, of, separated, text, written};
-use super::lookup::find_whole;
+use super::lookup::{Whole, find_whole};
 use super::queue::{cancel, listed};
 use super::{NativeError, find, messages};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
@@ -348,9 +348,10 @@ pub(super) async fn one(
 ) -> Result<Response, NativeError> {
     let missing = || wrong(StatusCode::NOT_FOUND, "Job not found");
     let unseen = |task: &Task| task.status == Status::Cancelled && !messages::has_begun(task);
-    let _reading = state.permits.read().await?;
     let found = find_whole(&state, &caller.tenant, &id).await?;
-    let Some((task, input)) = found.filter(|(task, _)| is_shown(task) && !unseen(task)) else {
+    let Some(Whole { task, input, _room }) =
+        found.filter(|Whole { task, .. }| is_shown(task) && !unseen(task))
+    else {
         return Ok(missing());
     };
     let text = text(&state, task, input, whole).await?;

@@ -1,39 +1,61 @@
 //! From what a client calls a prompt to the task behind it.
 
 use remuda_core::{Dialect, Task, TaskInput, Tenant};
-use remuda_store::Lookup;
+use remuda_store::{LookedUp, Lookup};
 
+use super::NativeError;
 use crate::native::names;
+use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
 use crate::state::AppState;
 
 /// The prompt that this tenant's clients call so. Another tenant's is not there, nor is a task that came in by another
-/// door.
+/// door. Of a large one, without what it left.
 pub(crate) async fn find(state: &AppState, tenant: &Tenant, id: &str) -> remuda_store::Result<Option<Task>> {
-    Ok(look_up(state, tenant, id, false).await?.map(|(task, _)| task))
+    let Some(lookup) = lookup(tenant, id, false) else { return Ok(None) };
+    let found = match state.store.look_up_small(&lookup).await? {
+        LookedUp::Small(found) => found.map(|(task, _)| task),
+        LookedUp::Large { task, .. } => state.store.glance(task).await?.map(|seen| seen.task),
+    };
+    Ok(found.filter(|task| is_called(task, id)))
 }
 
-/// The same, with what it runs; together, unless it was forgotten.
+/// All that is known of a prompt.
+pub(super) struct Whole {
+    pub(super) task: Task,
+    pub(super) input: TaskInput,
+    /// Room for it and for a text that is made of it, if it is large.
+    pub(super) _room: Option<Pass>,
+}
+
+/// The same, with what it runs; together, unless it was forgotten. What is large is read when there is room for it.
 pub(super) async fn find_whole(
     state: &AppState,
     tenant: &Tenant,
     id: &str,
-) -> remuda_store::Result<Option<(Task, TaskInput)>> {
-    Ok(look_up(state, tenant, id, true).await?.and_then(|(task, input)| Some((task, input?))))
+) -> Result<Option<Whole>, NativeError> {
+    let Some(lookup) = lookup(tenant, id, true) else { return Ok(None) };
+    let (found, room) = match state.store.look_up_small(&lookup).await? {
+        LookedUp::Small(found) => (found, None),
+        LookedUp::Large { bytes, .. } => {
+            let room = state.memory.wait(&Visit::guest(), bytes.saturating_mul(2), PATIENCE).await;
+            let room = room.map_err(|_| TurnedAway::Memory)?;
+            let _reading = state.permits.read().await?;
+            (state.store.look_up(lookup).await?, Some(room))
+        }
+    };
+    let found = found.filter(|(task, _)| is_called(task, id));
+    Ok(found.and_then(|(task, input)| Some(Whole { task, input: input?, _room: room })))
 }
 
-async fn look_up(
-    state: &AppState,
-    tenant: &Tenant,
-    id: &str,
-    input: bool,
-) -> remuda_store::Result<Option<(Task, Option<TaskInput>)>> {
+/// How a prompt is looked up. `None`: no prompt can be called so.
+fn lookup(tenant: &Tenant, id: &str, input: bool) -> Option<Lookup> {
     let key = names::is_prompt_id(id).then(|| names::idempotency_key(id));
     let lookup = Lookup { tenant: tenant.clone(), key, id: id.parse().ok(), input };
-    if lookup.key.is_none() && lookup.id.is_none() {
-        return Ok(None);
-    }
-    let found = state.store.look_up(lookup).await?;
-    Ok(found.filter(|(task, _)| is_native(task) && names::prompt_id(task) == id))
+    (lookup.key.is_some() || lookup.id.is_some()).then_some(lookup)
+}
+
+fn is_called(task: &Task, id: &str) -> bool {
+    is_native(task) && names::prompt_id(task) == id
 }
 
 /// Whether it came in as a prompt.

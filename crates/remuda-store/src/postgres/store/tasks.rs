@@ -9,8 +9,8 @@ use super::super::queue::{Answer, Work};
 use super::super::tasks::Weighed;
 use super::PostgresStore;
 use crate::{
-    Counts, Error, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, Lookup, OriginPage, OriginQuery,
-    Page, Position, Result, Submitted, TaskStore,
+    Counts, Error, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, LookedUp, Lookup, OriginPage,
+    OriginQuery, Page, Position, Result, Submitted, TaskStore,
 };
 
 #[async_trait]
@@ -46,6 +46,14 @@ impl TaskStore for PostgresStore {
         drop(turn);
         let _turn = self.inner.turn_of(Some(&tenant)).await?;
         self.inner.look_up(&lookup).await
+    }
+
+    async fn look_up_small(&self, lookup: &Lookup) -> Result<LookedUp> {
+        let _turn = self.inner.turn().await?;
+        match self.inner.small_look_up(lookup).await? {
+            Weighed::Small(found) => Ok(LookedUp::Small(found)),
+            Weighed::Large(_) => self.inner.weigh(lookup).await,
+        }
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {

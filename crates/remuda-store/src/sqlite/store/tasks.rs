@@ -13,8 +13,8 @@ use super::super::{feed, lists, origins, pieces, reads};
 use super::SqliteStore;
 use crate::requests::SMALL;
 use crate::{
-    Counts, Error, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, Lookup, OriginPage, OriginQuery,
-    Page, Position, Result, Submitted, TaskStore, turns,
+    Counts, Error, FeedEnds, FeedPage, FeedPlace, Glance, Hide, ListQuery, LookedUp, Lookup, OriginPage,
+    OriginQuery, Page, Position, Result, Submitted, TaskStore, turns,
 };
 
 /// So many tasks are hidden in one transaction: others wait for it.
@@ -53,6 +53,11 @@ impl TaskStore for SqliteStore {
     async fn look_up(&self, lookup: Lookup) -> Result<Option<(Task, Option<TaskInput>)>> {
         let whose = Whose::Tenant(lookup.tenant.clone());
         self.look_or_read(whose, move |db, most| reads::look_up(db, &lookup, most)).await
+    }
+
+    async fn look_up_small(&self, lookup: &Lookup) -> Result<LookedUp> {
+        let lookup = lookup.clone();
+        self.look(move |db| reads::look_up_small(db, &lookup, SMALL)).await
     }
 
     async fn task(&self, id: TaskId) -> Result<Option<Task>> {

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::SqliteStore;
+use super::reads::{Looked, task_within};
 use crate::{Error, Options, TaskStore as _};
 
 fn new_task(bytes: usize) -> NewTask {
@@ -96,4 +97,28 @@ async fn a_command_that_breaks_its_transaction_breaks_no_other() {
         assert!(store.input(id).await.expect("it answers").is_some(), "what the broken one did is undone");
     }
     assert_eq!(store.counts(None).await.expect("it counts").pending, 2);
+}
+
+/// A result in pieces is put together for those who read it, and not to find out that it is too long to be read where it is
+/// asked for: here it could not be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_long_a_result_is_is_known_without_reading_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(&folder).await;
+    let id = store.submit(new_task(1)).await.expect("it is taken in").task().id;
+    let spoil = move |batch: &mut super::batch::Batch<'_>| {
+        for sql in [
+            "UPDATE task SET status = 'completed', reason = NULL, finished_at = 1 WHERE id = ?1",
+            "INSERT INTO result_row (no, result, text) SELECT no, '', 7 FROM task WHERE id = ?1",
+            "INSERT INTO piece (id, piece) SELECT 7 << 16, CAST(x'ff' AS TEXT) || hex(zeroblob(50000)) \
+             FROM task WHERE id = ?1",
+        ] {
+            batch.db.execute(sql, (id.0.as_bytes(),))?;
+        }
+        Ok(())
+    };
+    store.write(spoil).await.expect("it is written");
+    let looked = store.look(move |db| Ok(matches!(task_within(db, id, 64 << 10)?, Looked::Large))).await;
+    assert!(looked.expect("nothing of it is read"));
+    assert!(matches!(store.task(id).await, Err(Error::Corrupt(_))), "who wants it reads it");
 }

@@ -227,7 +227,7 @@ pub(crate) async fn body(
     Ok(Body { bytes, _turn: turn })
 }
 
-/// The first so many bytes of a body, whatever comes after them.
+/// The beginning of a body, at most this many bytes, whatever comes after it.
 pub(crate) async fn beginning(response: &mut reqwest::Response, most: u64) -> Vec<u8> {
     let mut all = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {

@@ -60,7 +60,7 @@ impl PromptRequest {
         }
     }
 
-    /// A submission that failed is sent again only for so long; after that the error is returned, as one of a request that
+    /// A submission that failed is sent again only for this long; after that the error is returned, as one of a request that
     /// was not sent if the prompt is surely not there. For callers who must ask somebody before they send anything: a process
     /// may be stopped between two tries for longer than an answer holds.
     #[must_use]

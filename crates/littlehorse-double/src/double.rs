@@ -106,7 +106,7 @@ impl Double {
         self.cluster.state().parked(host)
     }
 
-    /// Waits until so many requests are parked at a host.
+    /// Waits until this many requests are parked at a host.
     pub async fn until_parked(&self, host: usize, count: usize) {
         self.cluster.until(|state| (state.parked(host) == count).then_some(())).await;
     }

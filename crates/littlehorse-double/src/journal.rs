@@ -157,7 +157,7 @@ impl Journal {
         }
     }
 
-    /// Waits until so many things of a kind happened.
+    /// Waits until this many things of a kind happened.
     pub async fn count(&self, least: usize, kind: impl Fn(&Event) -> bool) {
         self.until(|events| (events.iter().filter(|event| kind(event)).count() >= least).then_some(())).await;
     }

@@ -71,7 +71,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With so many hosts.
+    /// With this many hosts.
     #[must_use]
     pub fn hosts(self, hosts: usize) -> Self {
         Self { hosts, ..self }
@@ -92,7 +92,7 @@ pub struct Backoff {
     pub base: Duration,
     /// The longest pause.
     pub most: Duration,
-    /// Each is so many times the one before.
+    /// Each is this many times the one before.
     pub factor: f32,
 }
 
@@ -192,13 +192,13 @@ impl NewRun {
         Self { task: task.to_owned(), ..self }
     }
 
-    /// With so many attempts in all.
+    /// With this many attempts in all.
     #[must_use]
     pub fn attempts(self, attempts: i32) -> Self {
         Self { attempts, ..self }
     }
 
-    /// With so much time for each.
+    /// With this much time for each.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }

@@ -20,7 +20,7 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const PING: u8 = 6;
 const ANSWERED: u8 = 1;
-/// So many early pings are forgiven, until something is sent to the client.
+/// How many early pings are forgiven, until something is sent to the client.
 const FORGIVEN: usize = 2;
 
 /// Reads the heads of frames, wherever the bytes are cut.

@@ -242,7 +242,7 @@ impl Run {
             .await
     }
 
-    /// Waits until so many reports came, heard or not.
+    /// Waits until this many reports came, heard or not.
     pub async fn reported(&self, least: usize) -> Vec<Seen> {
         self.cluster
             .until(|state| {

@@ -39,7 +39,7 @@ pub struct IntakeOptions {
     /// How soon a host answers that has tasks waiting. Several such hosts are asked in turn, this far apart, so that no
     /// more tasks come at once than are wanted; a host that had nothing waiting is asked at once.
     pub soon: Duration,
-    /// For so long a stream is read on after its request was withdrawn: a task may be on its way, and would be lost until
+    /// How long a stream is read on after its request was withdrawn: a task may be on its way, and would be lost until
     /// its timeout.
     pub linger: Duration,
     /// The same, when the intake is closed.

@@ -27,7 +27,7 @@ pub(crate) enum Lie {
     Gzip,
     /// This body.
     Body(Arc<Vec<u8>>),
-    /// This beginning, then filler up to so many bytes, then this end.
+    /// This beginning, then filler up to this many bytes, then this end.
     Filled(&'static str, u64, &'static str),
     /// A page.
     Page,

@@ -28,7 +28,7 @@ pub(crate) fn echo(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// How long so many messages to a process that does nothing else, and their answers, take one after the other, each
+/// How long this many messages to a process that does nothing else, and their answers, take one after the other, each
 /// time after a rest. In milliseconds.
 pub(crate) async fn round_trips(count: usize, rest: Duration, rounds: usize) -> Result<Sample> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The Python that has the SDK; `cargo xtask bench` installs it.
 const PYTHON: &str = "REMUDA_BENCH_PYTHON";
 const SCRIPT: &str = include_str!("../python/worker.py");
-/// So many times less than with the official SDK.
+/// How many times less than with the official SDK it has to be.
 const TARGET: f64 = 10.0;
 const LESS: &str = "so many times less than the Python SDK";
 const LESS_THAN_EACH: &str = "so many times less than the Python SDK, connecting for each task";

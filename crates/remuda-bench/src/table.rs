@@ -20,7 +20,7 @@ impl Row {
         Row { group, what: what.into(), value, unit: unit.to_owned(), target: String::new(), met: None }
     }
 
-    /// A number that should be at most so much.
+    /// A number that should be at most this much.
     pub(crate) fn at_most(
         group: &'static str,
         what: impl Into<String>,
@@ -32,7 +32,7 @@ impl Row {
         Row { target, met: Some(value <= most), ..Row::fact(group, what, value, unit) }
     }
 
-    /// A number that should be at least so much.
+    /// A number that should be at least this much.
     pub(crate) fn at_least(
         group: &'static str,
         what: impl Into<String>,

@@ -56,7 +56,7 @@ pub struct Options {
     pub rest: Duration,
     /// The lease that servers give; stops and outages are measured by it.
     pub lease: Duration,
-    /// So much longer than a fault its consequences may last, on a machine that does a lot besides.
+    /// How much longer than a fault its consequences may last, on a machine that does a lot besides.
     pub slack: Duration,
     /// How long PostgreSQL is away in the one long outage; none if zero.
     pub outage: Duration,

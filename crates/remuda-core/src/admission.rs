@@ -45,7 +45,7 @@ pub enum Refusal {
     /// Its tenant has all that one may have.
     #[error(transparent)]
     OverQuota(#[from] OverQuota),
-    /// So many different requirements are all that one tenant may have.
+    /// One tenant may have no more different requirements than this.
     #[error(
         "unfinished tasks of this tenant ask for {0} different sets of labels, nodes and models already: wait until \
          some have ended, or ask for one of those"

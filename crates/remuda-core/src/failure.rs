@@ -185,9 +185,9 @@ pub enum Verdict {
 /// The numbers behind the decisions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// A lease that was not renewed for so long may be taken over.
+    /// A lease that was not renewed for this long may be taken over.
     pub lease: Duration,
-    /// So much longer an expired lease waits for the next holder of its worker to adopt it, before the task counts
+    /// How much longer an expired lease waits for the next holder of its worker to adopt it, before the task counts
     /// as lost.
     pub adoption: Duration,
     /// The first delay after a failure is random between zero and this; it doubles with every failure.
@@ -196,7 +196,7 @@ pub struct Policy {
     pub backoff_max: Duration,
     /// How often a task may be lost before it fails.
     pub max_losses: i32,
-    /// For so long a task that failed on a worker avoids that worker; after it, it is the best there is.
+    /// How long a task that failed on a worker avoids that worker. After that, this worker may be the best there is.
     pub avoid: Duration,
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{Failure, FailureClass, Timestamp};
 
-/// So many times our own work on a task's graph may bring a process down or to a standstill. Once can be chance: a
+/// How often our own work on a task's graph may bring a process down or to a standstill. Once can be chance: a
 /// machine out of memory, a process that was killed at a bad moment.
 pub const MOST_HARM: usize = 2;
 

@@ -25,7 +25,7 @@ impl JsonText {
         Self::of(&Map::new())
     }
 
-    /// Leaves out of a longer text what does not fit into so many bytes, and says so: of an object the fields that come last
+    /// Leaves out of a longer text what does not fit into this many bytes, and says so: of an object the fields that come last
     /// and those that are too long; of anything else, all. What is said then has the field `cut`, with the `bytes` that it had, and
     /// of the fields that were left out their number and some of their names.
     ///
@@ -126,7 +126,7 @@ struct Kept {
     fields: Vec<String>,
 }
 
-/// Keeps what fits into so many bytes.
+/// Keeps what fits into this many bytes.
 struct Keep(usize);
 
 impl<'de> Visitor<'de> for Keep {

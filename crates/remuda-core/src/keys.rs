@@ -124,7 +124,7 @@ pub struct KeyRecord {
     pub id: KeyId,
     /// What its maker called it.
     pub name: String,
-    /// Whose tasks it sees.
+    /// The tenant whose tasks it sees.
     pub tenant: Tenant,
     /// What it allows.
     pub scopes: Scopes,

@@ -17,7 +17,7 @@ pub struct Priority(u8);
 
 /// A priority outside 0 to 9.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("priority {0} is out of range: 0 (lowest) to 9 (highest) are possible")]
+#[error("priority {0} is out of range: 0 (lowest) to 9 (highest) are allowed")]
 pub struct PriorityError(pub i64);
 
 impl Priority {

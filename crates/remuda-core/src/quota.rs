@@ -49,7 +49,7 @@ impl Quota {
         *self == Self::NONE
     }
 
-    /// Whether a tenant that has this much may have so much more. What already is, stays, also when it is too much.
+    /// Whether a tenant that has this much may have that much more. What is there already stays, even when it is too much.
     ///
     /// ```
     /// use remuda_core::quota::{OverQuota, Quota, Usage};
@@ -76,7 +76,7 @@ impl Quota {
         }
     }
 
-    /// Whether a tenant that has this much may also have so much more, whatever others add in the meantime.
+    /// Whether a tenant that has this much may also have that much more, whatever others add in the meantime.
     pub fn is_far_from(&self, has: Usage, room: Usage) -> bool {
         let far = |has: i64, room: i64, most: u64| most == 0 || !over(has, room, most);
         far(has.waiting, room.waiting, self.waiting) && far(has.bytes, room.bytes, self.bytes)

@@ -16,7 +16,7 @@ use crate::{LaneId, Priority, TaskId, Timestamp, WorkerId};
 /// The cost of a task of a shape that was never seen, in milliseconds of a GPU.
 pub const UNKNOWN_COST_MS: i64 = 10_000;
 
-/// So many tasks at the head of the queue are looked at for one that fits a worker's loaded models.
+/// How many tasks at the head of the queue are looked at for one that fits a worker's loaded models.
 pub const AFFINITY_WINDOW: usize = 32;
 
 /// A task that waits longer than this is not overtaken for the sake of loaded models.

@@ -57,7 +57,7 @@ pub struct Task {
     pub fence: Fence,
     /// Counts the changes.
     pub version: Version,
-    /// When somebody asked for its end.
+    /// When its cancellation was requested.
     pub cancel_at: Option<Timestamp>,
     /// Where it runs or last ran.
     pub worker: Option<WorkerId>,
@@ -205,7 +205,7 @@ pub struct NewTask {
     pub timeout_s: i32,
     /// How often it may fail and be tried again.
     pub max_retries: i32,
-    /// The submitter's own.
+    /// What the submitter attached.
     pub metadata: Option<JsonText>,
     /// The ended task that it repeats.
     pub retry_of: Option<TaskId>,

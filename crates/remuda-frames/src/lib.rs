@@ -23,7 +23,7 @@ pub use messages::{Mailbox, Messages};
 /// With more channels than this, those without a reader and without news are dropped when another comes.
 const CHANNELS: usize = 256;
 
-/// So long a frame is news.
+/// How long a frame is news.
 const NEWS: Duration = Duration::from_secs(900);
 
 /// One live frame of one task.
@@ -55,7 +55,7 @@ pub enum FrameKind {
         node: Option<String>,
         /// Its step …
         value: f64,
-        /// … of so many.
+        /// … of this many.
         max: f64,
         /// Nodes done, of all.
         nodes_done: u32,
@@ -88,7 +88,7 @@ pub enum FrameKind {
     },
 }
 
-/// What was said of ended attempts may take so many bytes for who comes late; the oldest go first.
+/// How many bytes of what was said of ended attempts are kept for those who come late; the oldest go first.
 const LINGERING: usize = 64 << 20;
 
 /// Hands frames of running tasks to whoever follows them in this process. Cheap to clone.

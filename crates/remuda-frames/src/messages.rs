@@ -11,19 +11,19 @@ use tokio::sync::Notify;
 
 use super::{Frame, FrameKind};
 
-/// So many messages of an attempt are kept for who comes late …
+/// How many messages of an attempt are kept for those who come late …
 const KEPT: usize = 1000;
 
-/// … and so many bytes of them.
+/// … and how many bytes of them.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// So many frames wait for a reader …
+/// How many frames may wait for a reader …
 const WAITING: usize = 4096;
 
-/// … and so many bytes of them: results that are sent as pictures can be large.
+/// … and how many bytes of them: results that are sent as pictures can be large.
 const WAITING_BYTES: usize = 64 << 20;
 
-/// What was said after the end of an attempt is kept for so long.
+/// How long what was said of an attempt is kept after its end.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// How much memory a frame takes.

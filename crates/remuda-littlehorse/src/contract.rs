@@ -89,7 +89,7 @@ async fn register_as(client: &Client, wanted: &NewTaskDef, fits: Fits) -> Result
             Err(error) if error.is_transient() => {
                 if told.is_none_or(|at| at.elapsed() >= REMINDER) {
                     told = Some(Instant::now());
-                    tracing::warn!(%error, "the LittleHorse server cannot be spoken to yet; waiting for it");
+                    tracing::warn!(%error, "the LittleHorse server cannot be reached yet; waiting for it");
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);

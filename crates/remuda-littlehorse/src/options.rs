@@ -54,7 +54,7 @@ pub(crate) fn read(input: &Input, workflow: &RawValue, sink: bool) -> Result<Tas
     let folder = match given(&options, "folder") {
         None => None,
         Some(serde_json::Value::String(path)) => Some(folder(path, sink, input.masked)?),
-        Some(_) => return Err(bad(input, "folder is no text".to_owned())),
+        Some(_) => return Err(bad(input, "folder is not text".to_owned())),
     };
     Ok(TaskOptions { timeout_s, files, folder, text: Some(text.clone()) })
 }
@@ -124,7 +124,7 @@ fn file(entry: &serde_json::Value, n: usize) -> Result<AttachedFile, String> {
     let text = |name: &str| match given(entry, name) {
         Some(serde_json::Value::String(text)) if !text.is_empty() => Ok(text.as_str()),
         Some(serde_json::Value::String(_)) => Err(format!("files[{n}].{name} is empty")),
-        Some(_) => Err(format!("files[{n}].{name} is no text")),
+        Some(_) => Err(format!("files[{n}].{name} is not text")),
         None => Err(format!("files[{n}].{name} is missing")),
     };
     let filename = text("filename")?;
@@ -255,9 +255,9 @@ mod tests {
             (json!({"timeout_s": -1}), "timeout_s is no number"),
             (json!({"files": {}}), "files is no list"),
             (json!({"files": ["x"]}), "files[0] is no object"),
-            (json!({"folder": 7}), "folder is no text"),
+            (json!({"folder": 7}), "folder is not text"),
             (file(&json!({"url": "x"})), "`files[0].url` is not known"),
-            (file(&json!({"node_id": 10})), "files[0].node_id is no text"),
+            (file(&json!({"node_id": 10})), "files[0].node_id is not text"),
             (file(&json!({"node_id": "12"})), "files[0]: node 12: not in the workflow"),
             (file(&json!({"node_id": "11", "input": "images"})), "is linked to another node"),
             (file(&json!({"filename": null})), "files[0].filename is missing"),

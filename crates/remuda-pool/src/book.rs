@@ -16,7 +16,7 @@ use crate::Mark;
 /// What the file is called in a data directory.
 pub const BOOK_FILE: &str = "harm.json";
 
-/// So many incidents are kept; the oldest go first.
+/// How many incidents are kept; the oldest go first.
 const MOST: usize = 1000;
 
 /// What became of the process.

@@ -78,7 +78,7 @@ impl Marks {
             && !self.broken.swap(true, Ordering::Relaxed)
         {
             // A full disk: nothing is lost but the memory of a death that may never come.
-            tracing::warn!(%error, "what this process computes cannot be marked in its data directory");
+            tracing::warn!(%error, "the data directory cannot take marks of running computations");
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::roll::Roll;
 use crate::turns::Turns;
 use crate::{Clock, Marks, NotDone, Running, Turn, Work};
 
-/// A thread that finds nothing to do for so long ends. The next work makes another.
+/// A thread that finds nothing to do for this long ends. The next work makes another.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Recursion over a deep document may need more than the usual two megabytes.

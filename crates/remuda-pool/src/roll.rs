@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::effort::Effort;
 use crate::{Clock, Marks, Work};
 
-/// So many computations are known at once. More than there are threads; what finds no place is only not named.
+/// How many computations are known at once. More than there are threads; one that finds no place just has no name.
 const SLOTS: usize = 64;
 
 /// A computation that gets no processor is given up after this many times the limit.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Clock, Pool, Pulse, Running, Turn};
 
-/// So much that was not yet written may wait. What comes beyond is not said.
+/// How many messages may wait to be written. Any more are dropped.
 const UNSAID: usize = 64;
 
 /// How a watchdog behaves.

@@ -20,7 +20,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Work on so many bytes. `what` is for people: "checking a graph".
+    /// Work on this many bytes. `what` is for people: "checking a graph".
     pub fn new(what: &'static str, tenant: impl Into<String>, bytes: usize) -> Self {
         Self { what, tenant: tenant.into(), task: None, bytes, patient: false, kept: None }
     }

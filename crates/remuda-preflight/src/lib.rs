@@ -169,7 +169,7 @@ impl Preflight {
             let asked = self.store.requires(&task.lane).await?;
             let requires = asked.unwrap_or_default().and(learnt);
             if requires.size() > Requirements::LONGEST {
-                // Nobody lacks so much who means well, and the task would come back to the same worker without it.
+                // Nobody who means well lacks as much as this, and the task would come back to the same worker without it.
                 let message = format!("{} lacks more of what the task needs than can be kept", worker(&task));
                 let failure = Failure::new(FailureClass::Validation, message);
                 return self.store.end(owner, lease, Ending::Failed { failure, partial: None }).await;

@@ -60,7 +60,7 @@ pub(super) fn check(
             if reads.is_none() && !(reader && names_a_place(&input.name)) {
                 continue;
             }
-            // Nobody names files with so much, and to look into it would take a hundred times its room.
+            // Nobody names files with as much as this, and to look into it would take a hundred times its room.
             let raw = input.raw.get();
             if raw.starts_with('{') && raw.len() > BULKY {
                 return Err(refusal(node, &class, &input, raw, "is larger than any name of a file"));

@@ -87,7 +87,7 @@ impl Room {
         Self { all: Size::ALL, keys: HashMap::new() }
     }
 
-    /// Takes so much, if there is room for it.
+    /// Takes this much, if there is room for it.
     fn take(&mut self, share: Share, size: Size) -> bool {
         let Some(all) = self.all.less(size) else { return false };
         if let Some(key) = share {

@@ -13,10 +13,10 @@ use super::refusal::{Place, Refusal, RefusalKind};
 use super::words::{self, Words};
 use super::workers::KnownWorker;
 
-/// So many warnings are passed on.
+/// How many warnings are passed on.
 const MOST_WARNINGS: usize = 20;
 
-/// So many workers are named in one line.
+/// How many workers are named in one line.
 const MOST_WORKERS: usize = 20;
 
 /// A graph and what is asked for it.
@@ -185,7 +185,7 @@ fn unseen(case: &Case, able: &[&KnownWorker], workers: &[KnownWorker]) -> Result
         "no worker is known yet: the graph was not checked against one, and waits for the first".to_owned()
     } else if able.is_empty() {
         let labels: Vec<&str> = case.asked.labels.iter().map(String::as_str).collect();
-        format!("no worker that is known carries the labels {}: the task waits for one", labels.join(", "))
+        format!("no known worker has the labels {}: the task waits for one", labels.join(", "))
     } else {
         "no worker has said yet what it has: the graph was not checked against one".to_owned()
     };

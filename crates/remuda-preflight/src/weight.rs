@@ -25,7 +25,7 @@ struct Asked<'a> {
     literals: HashSet<Cow<'a, str>>,
 }
 
-/// What it takes to hold a graph of so many bytes against the workers, as bytes of a graph. Every description is gone through
+/// What it takes to hold a graph of this many bytes against the workers, as bytes of a graph. Every description is gone through
 /// with the whole graph: what it says of the graph's classes counts for every node, and all of it where all of it is read.
 /// This takes no longer than a small part of the work itself.
 pub(super) fn weight(case: &Case, workers: &[KnownWorker], graph: usize) -> usize {

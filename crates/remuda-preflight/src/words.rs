@@ -13,16 +13,16 @@ use serde_json::{Map, Value, json};
 
 use super::refusal::{Place, Refusal, RefusalKind};
 
-/// So many nodes are named.
+/// How many nodes are named.
 const MOST_NODES: usize = 200;
 
-/// So many errors are told of each.
+/// How many errors are told of each.
 const MOST_ERRORS: usize = 100;
 
-/// So many outputs that depend on a node are named.
+/// How many outputs that depend on a node are named.
 const MOST_DEPENDENT: usize = 100;
 
-/// So many nodes and links are looked at to find them.
+/// How many nodes and links are looked at to find them.
 const MOST_STEPS: usize = 200_000;
 
 /// Longer texts and values are cut.

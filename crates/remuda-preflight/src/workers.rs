@@ -11,7 +11,7 @@ use remuda_store::{Result, WorkerStore};
 
 use super::readings::{self, Readings};
 
-/// For so long the list of workers is believed.
+/// How long the list of workers is believed.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// A worker as pre-flight sees it.

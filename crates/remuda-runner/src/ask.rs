@@ -29,7 +29,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// … and one that does not begin to answer within this time is too busy to be asked.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A stream that stands still for so long is broken.
+/// A stream that stands still for this long is broken.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// How long a worker that did not answer is left alone.
@@ -168,7 +168,7 @@ impl Asker {
         Self { owner, addresses, http: client(), pool, kept: Mutex::default(), resting: Mutex::default() }
     }
 
-    /// Works on answers of so many bytes, beside the runtime: a worker may answer anything. Waits for its turn, because it is
+    /// Works on answers of this many bytes, beside the runtime: a worker may answer anything. Waits for its turn, because it is
     /// done once for all who ask.
     pub async fn digest<T, F>(&self, weight: usize, compute: F) -> Result<T, NotDone>
     where

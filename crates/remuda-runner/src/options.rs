@@ -64,14 +64,14 @@ pub struct Timing {
     pub beat: Duration,
     /// The pause after a beat that failed.
     pub beat_retry: Duration,
-    /// Without a renewal for so long, counted from the start of the request, nothing new is begun and nothing is stopped
+    /// Without a renewal for this long, counted from the start of the request, nothing new is begun and nothing is stopped
     /// at ComfyUI: the lease may be somebody else's. Below the lease of the store.
     pub stale: Duration,
     /// How long a claim waits for a task.
     pub claim: Duration,
     /// How long any other request to the source may take.
     pub source: Duration,
-    /// A file on its way to the source that does not move for so long is sent again.
+    /// A file on its way to the source that does not move for this long is sent again.
     pub transfer: Duration,
     /// The pause before a request to the source is repeated, and between tries to get hold of a worker.
     pub retry: Duration,
@@ -81,11 +81,11 @@ pub struct Timing {
     pub sweep: Duration,
     /// The pause between the two looks that show a prompt to be absent.
     pub second_look: Duration,
-    /// A ComfyUI that cannot be reached for so long has lost what ran there. Also in [`WorkerConfig::session`].
+    /// A ComfyUI that cannot be reached for this long has lost what ran there. Also in [`WorkerConfig::session`].
     pub unreachable: Duration,
     /// How long one try to stop a prompt waits for it to stop.
     pub stopping: Duration,
-    /// A cancelled prompt that does not stop for so long is left to the sweep.
+    /// A cancelled prompt that does not stop for this long is left to the sweep.
     pub stop_patience: Duration,
     /// How long a result that cannot be stored is kept.
     pub delivery_patience: Duration,

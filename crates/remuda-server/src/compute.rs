@@ -13,7 +13,7 @@ use crate::permits::Submission;
 use crate::share::Visit;
 use crate::state::Shared;
 
-/// To hash a text takes so much less than to read it.
+/// How many times less it takes to hash a text than to read it.
 pub(crate) const LIGHT: usize = 16;
 
 /// What the body of the request that is answered here was charged, to be held by computations on it.
@@ -22,7 +22,7 @@ pub(crate) fn held() -> Kept {
 }
 
 impl Shared {
-    /// Works on so many bytes of a request. What there is no room for is 503 or, if the caller itself has taken it, 429.
+    /// Works on this many bytes of a request. What there is no room for is 503 or, if the caller itself has taken it, 429.
     pub(crate) async fn compute<T, F>(
         &self,
         what: &'static str,
@@ -38,7 +38,7 @@ impl Shared {
         Ok(self.pool.run(work, compute).await?)
     }
 
-    /// Works on so many bytes of a request that was admitted as a submission. It waits for its turn and is not refused:
+    /// Works on this many bytes of a request that was admitted as a submission. It waits for its turn and is not refused:
     /// how many of them there are is bounded already, and a burst is nothing bad.
     pub(crate) async fn compute_admitted<T, F>(
         &self,
@@ -56,7 +56,7 @@ impl Shared {
         Ok(self.pool.run(work, compute).await?)
     }
 
-    /// Works on so many bytes of a stored task. Waits for its turn: the number of those who read is bounded elsewhere.
+    /// Works on this many bytes of a stored task. Waits for its turn: the number of those who read is bounded elsewhere.
     pub(crate) async fn compute_of<T, F>(
         &self,
         what: &'static str,

@@ -28,7 +28,7 @@ pub(crate) struct ErrorBody {
     /// For programs: does not change between versions.
     #[schema(value_type = String, example = "not_found")]
     pub(crate) code: &'static str,
-    /// More than one line has room for.
+    /// Details, where one line is not enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
     /// The field, parameter or header at fault.

@@ -20,13 +20,13 @@ use crate::error::{ApiError, ApiResult};
 use crate::share::Visit;
 use crate::state::AppState;
 
-/// A refused body is read on for so many times its limit, so that its sender sees the answer and not a broken pipe.
+/// A refused body is read on for this many times its limit, so that its sender sees the answer and not a broken pipe.
 const COURTESY: u64 = 4;
 
-/// … and for so long.
+/// … and for this long.
 const COURTESY_TIME: Duration = Duration::from_secs(5);
 
-/// So much of a body is read without a permit.
+/// How much of a body is read without a permit.
 const SMALL: usize = 16 << 10;
 
 /// The longest body of a request that brings little.
@@ -204,7 +204,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(kind: Option<&HeaderValue>, body: &
     read_json_of(kind, body, MOST_VALUES)
 }
 
-/// Reads a JSON object with at most so many values beside a graph.
+/// Reads a JSON object with at most this many values beside a graph.
 pub(crate) fn read_json_of<T: DeserializeOwned>(
     kind: Option<&HeaderValue>,
     body: &[u8],

@@ -16,13 +16,13 @@ use tokio_util::sync::CancellationToken;
 /// The name of the leader's office.
 const OFFICE: &str = "janitor";
 
-/// So many tasks are cleaned up after at once.
+/// After how many tasks is cleaned up at once.
 const BATCH: u32 = 100;
 
-/// So often descriptions of nodes are looked through.
+/// How often descriptions of nodes are looked through.
 const DESCRIPTIONS: Duration = Duration::from_secs(3600);
 
-/// An upload that was not written to for so long was given up.
+/// An upload that was not written to for this long was given up.
 const STALE_UPLOAD: Duration = Duration::from_secs(24 * 3600);
 
 /// How the housekeeping is done.
@@ -40,15 +40,15 @@ pub struct JanitorOptions {
     pub owner: OwnerId,
     /// How long ended tasks are kept; `None` for ever.
     pub retention: Option<Duration>,
-    /// After so long without a process that drives it a worker is forgotten: 1 hour.
+    /// A worker is forgotten after this long without a process that drives it: 1 hour.
     pub silence: Duration,
-    /// After so long without a worker that uses it a description of nodes is removed: 30 days.
+    /// A description of nodes is removed after this long without a worker that uses it: 30 days.
     pub descriptions: Duration,
     /// How often tasks are looked after, at least: 1 s.
     pub tidy_every: Duration,
     /// How often files and old records are: 15 s.
     pub sweep_every: Duration,
-    /// Files that nobody uses go so long after the end of their task: what was being written in that moment may still
+    /// How long after the end of their task files go that nobody uses: what was being written in that moment may still
     /// arrive. 10 s.
     pub linger: Duration,
 }
@@ -119,7 +119,7 @@ impl Janitor {
                 // Once, not every second of an outage.
                 Err(error) if !failing => {
                     failing = true;
-                    tracing::warn!(%error, "housekeeping of tasks failed; trying on");
+                    tracing::warn!(%error, "housekeeping of tasks failed; trying again");
                 }
                 Err(_) => {}
             }

@@ -24,7 +24,7 @@ pub const NAME: &str = "keys.sock";
 /// A line longer than this is refused.
 const MAX_LINE: u64 = 1 << 20;
 
-/// An answer takes at most so long.
+/// How long an answer takes at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The longest name of a key, in bytes.
@@ -38,7 +38,7 @@ pub enum KeyRequest {
     Make {
         /// What it is for, in its maker's words.
         name: String,
-        /// Whose tasks it sees.
+        /// The tenant whose tasks it sees.
         tenant: Tenant,
         /// What it allows.
         scopes: Scopes,

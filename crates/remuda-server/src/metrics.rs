@@ -15,10 +15,10 @@ use prometheus_client::registry::Registry;
 use remuda_core::Tenant;
 use remuda_store::Counts;
 
-/// So many tenants have a label of their own; the others share `other`.
+/// How many tenants have a label of their own; the others share `other`.
 const TENANTS: usize = 20;
 
-/// So many tenants are counted at all.
+/// How many tenants are counted at all.
 const TENANTS_COUNTED: usize = 10_000;
 
 type Labels = Vec<(&'static str, String)>;

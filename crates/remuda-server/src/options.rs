@@ -152,7 +152,7 @@ pub struct SyncOptions {
     pub longest: Duration,
     /// How long a prompt waits while no worker is usable: 5 s.
     pub patience: Duration,
-    /// After a cancellation so long its runner is waited for, so that the answer can say that it really stopped: 3 s.
+    /// How long the runner is waited for after a cancellation, so that the answer can say that it really stopped: 3 s.
     pub confirmation: Duration,
 }
 
@@ -217,9 +217,9 @@ pub struct Limits {
     pub body_time: Duration,
     /// An upload that brings fewer bytes in a second than this, taken over `body_time`, is broken off: 1 KiB.
     pub body_rate: u64,
-    /// A reader that takes nothing for so long is cut off: 30 s.
+    /// A reader that takes nothing for this long is cut off: 30 s.
     pub write_time: Duration,
-    /// After so long without an event a stream of events shows a sign of life: 15 s.
+    /// After this long without an event a stream of events shows a sign of life: 15 s.
     pub heartbeat: Duration,
     /// Wrong keys of one address within a minute, before the answers to further ones are held back: 20.
     pub login_failures: u32,

@@ -15,7 +15,7 @@ use crate::state::AppState;
 /// A gateway that does not take the call within this time is not there.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// … and one that is silent for so long is gone. It sends signs of life more often.
+/// … and one that is silent for this long is gone. It sends signs of life more often.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// The stream of one task at one gateway.

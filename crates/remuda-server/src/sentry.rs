@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// So many connections are kept for the runtime. Further ones are told to come again.
+/// How many connections are kept for the runtime. Further ones are told to come again.
 const KEPT: usize = 512;
 
 /// Stands at a listener until it is dropped.
@@ -56,7 +56,7 @@ mod unix {
 
     use super::{KEPT, Sentry};
 
-    /// Without a pulse for so long the sentry steps in. A runtime under load is late by less.
+    /// Without a pulse for this long the sentry steps in. A runtime under load is late by less.
     const SOON: Duration = Duration::from_millis(500);
 
     /// How often it looks at the pulse …
@@ -69,10 +69,10 @@ mod unix {
     /// silent ones go: else silence alone could keep a probe from its answer.
     const GUESTS: usize = 256;
 
-    /// For so long a guest may keep it to itself; then it is the runtime's.
+    /// How long a guest may keep it to itself; then it is the runtime's.
     const SILENCE: Duration = Duration::from_secs(5);
 
-    /// For so long a guest may take to read its answer.
+    /// How long a guest may take to read its answer.
     const PARTING: Duration = Duration::from_secs(2);
 
     const ALIVE: &str = r#"{"status":"alive"}"#;

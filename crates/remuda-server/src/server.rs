@@ -20,7 +20,7 @@ use crate::sentry::Sentry;
 use crate::share::Proxies;
 use crate::state::AppState;
 
-/// After an error of `accept`, such as too many open files, so long nothing is accepted.
+/// How long nothing is accepted after an error of `accept`, such as too many open files.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// How many connections are let in beyond the others when all those are busy: probes must have their answer.

@@ -160,7 +160,7 @@ impl Decoder {
                 FrameKind::Binary { event, .. } => FrameKind::Binary { event, bytes: payload },
                 FrameKind::Message { kind, .. } => {
                     let data =
-                        String::from_utf8(payload.into()).map_err(|_| self.bad("its message is no text"))?;
+                        String::from_utf8(payload.into()).map_err(|_| self.bad("its message is not text"))?;
                     FrameKind::Message { kind, data }
                 }
                 progress @ FrameKind::Progress { .. } => progress,

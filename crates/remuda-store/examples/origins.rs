@@ -19,10 +19,10 @@ use uuid::Uuid;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// So many calls at once while the store is filled.
+/// How many calls at once while the store is filled.
 const CALLERS: usize = 256;
 
-/// Of so many calls the middle one is printed.
+/// Of this many calls the middle one is printed.
 const ROUNDS: usize = 21;
 
 fn new_task(n: usize) -> Result<NewTask> {

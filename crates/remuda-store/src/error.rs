@@ -40,7 +40,7 @@ pub enum Error {
         id: String,
     },
     /// The key has as much of it as one key may have.
-    #[error("this key has all the {what} that one key may have")]
+    #[error("this key has reached its limit of {what}")]
     TooMany {
         /// Of what: `workers`, `labels` of workers, or `descriptions of nodes`.
         what: &'static str,

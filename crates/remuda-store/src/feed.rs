@@ -41,7 +41,7 @@ impl FeedPlace {
 
 /// A text that names no place in a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this is no place in the feed: use the id of an event as it came")]
+#[error("this is not a place in the feed: use the id of an event as it came")]
 pub struct NoFeedPlace;
 
 impl fmt::Display for FeedPlace {

@@ -151,7 +151,7 @@ impl Keyring {
         sealed.map(|_| ())
     }
 
-    /// Does something with so many bytes, beside the runtime if they are many.
+    /// Does something with this many bytes, beside the runtime if they are many.
     pub(crate) async fn beside<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -243,7 +243,7 @@ impl Keyring {
             Some(envelope) => {
                 let opened = self.open(&what, envelope).map_err(Error::WrongSecretKey)?;
                 let key = String::from_utf8(opened)
-                    .map_err(|_| Error::WrongSecretKey("the key between servers is no text".to_owned()))?;
+                    .map_err(|_| Error::WrongSecretKey("the key between servers is not text".to_owned()))?;
                 if self.is_current(envelope) {
                     return Ok(ClusterKey::Known(key));
                 }

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{Error, Result};
 
-/// Beyond so many tenants those without a read under way are forgotten.
+/// Beyond this many tenants, those without a read under way are forgotten.
 const REMEMBERED: usize = 1024;
 
 /// One line for each tenant. Lists and counts take longer the more a tenant has stored, and a store reads only a few

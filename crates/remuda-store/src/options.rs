@@ -16,7 +16,7 @@ pub struct Options {
     pub policy: Policy,
     /// The process that opens it. A SQLite file has one: its leases do not expire while it holds the file.
     pub owner: OwnerId,
-    /// Nothing is adopted from others before the store was up for so long, so that after an outage every owner can renew
+    /// Nothing is adopted from others before the store was up for this long, so that after an outage every owner can renew
     /// its leases first; and nothing counts as lost before there was time to adopt it after that.
     pub settle: Duration,
     /// What one tenant may keep here.

@@ -41,7 +41,7 @@ pub struct ListQuery {
     pub workflow_id: Option<String>,
     /// Older than this one only: the last of the page before.
     pub before: Option<TaskId>,
-    /// At most so many.
+    /// At most this many.
     pub limit: u32,
 }
 
@@ -74,9 +74,9 @@ pub struct OriginQuery {
     pub workflow_id: Option<String>,
     /// In which order.
     pub order: OriginOrder,
-    /// Without the first so many.
+    /// Without the first ones, this many.
     pub offset: u32,
-    /// At most so many.
+    /// At most this many.
     pub limit: u32,
 }
 
@@ -151,7 +151,7 @@ const BESIDE_INPUT: u64 = 4 << 10;
 pub(crate) struct Armful(u64);
 
 impl Armful {
-    /// Whether a task with an input of so many bytes is still taken.
+    /// Whether a task with an input of this many bytes is still taken.
     pub(crate) fn takes(&mut self, input: u64) -> bool {
         let first = self.0 == 0;
         self.0 = self.0.saturating_add(input.saturating_add(BESIDE_INPUT));
@@ -251,7 +251,7 @@ pub struct BeatRequest {
     pub leases: Vec<LeaseBeat>,
     /// Its workers.
     pub workers: Vec<WorkerBeat>,
-    /// When there are no news of a lease, wait so long for some. The renewal itself does not wait.
+    /// How long to wait for news of a lease when there are none. The renewal itself does not wait.
     pub wait: Duration,
 }
 
@@ -370,7 +370,7 @@ pub struct Asset {
     pub sha256: Sha256,
     /// Where it is in the file store.
     pub key: String,
-    /// What it was called when it came.
+    /// Its name when it was uploaded.
     pub filename: String,
     /// Media type.
     pub mime: String,

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use remuda_core::LaneId;
 use remuda_core::schedule::AFFINITY_WINDOW;
 
-/// For a round of claims so many lanes are looked into: those with the earliest first tasks. However many there are, a
+/// How many lanes are looked into for a round of claims: those with the earliest first tasks. However many there are, a
 /// round takes no longer.
 pub(crate) const LOOKED_INTO: usize = 64;
 
-/// So many tasks of a lane are seen at least, if it is looked into: the first ones may avoid a worker.
+/// How many tasks of a lane are seen at least, if it is looked into: the first ones may avoid a worker.
 const SEEN: usize = 8;
 
 /// The lanes for these claims, and how many tasks of each are enough. Of every claim: the lanes with something for it, in the

@@ -35,7 +35,7 @@ async fn client(url: &str) -> Client {
     client
 }
 
-/// What the feed has, when it has so many entries: what was begun before may have to end first.
+/// What the feed has, when it has this many entries: what was begun before may have to end first.
 async fn entries(store: &PostgresStore, count: usize) -> Vec<FeedItem> {
     let read = async || {
         let first = store.feed_ends().await.expect("it answers").first;

@@ -55,7 +55,7 @@ enum Command {
     Watch(commands::tasks::WatchArgs),
     /// Stop tasks.
     Cancel(commands::tasks::ManyTasks),
-    /// Run an ended task once more.
+    /// Run an ended task again.
     Retry(commands::tasks::OneTask),
     /// Show the ComfyUIs behind a server.
     Workers(commands::workers::Args),
@@ -64,7 +64,7 @@ enum Command {
     /// Run a ComfyUI that needs no GPU.
     #[cfg(feature = "sim")]
     Sim(sim::Args),
-    /// Print what a shell needs to complete commands.
+    /// Print a completion script for a shell.
     Completions {
         /// For which shell
         shell: clap_complete::Shell,

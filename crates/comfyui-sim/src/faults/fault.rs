@@ -68,7 +68,7 @@ pub enum FaultKind {
     Endless {
         /// The HTTP status, also 200.
         status: u16,
-        /// The body ends after so many bytes.
+        /// The body ends after this many bytes.
         bytes: u64,
     },
     /// The request is not processed; the answer is a small gzip body that unpacks to blanks, and never closes.
@@ -76,7 +76,7 @@ pub enum FaultKind {
         /// How many bytes it unpacks to.
         bytes: u64,
     },
-    /// `/object_info` has so many more nodes.
+    /// `/object_info` has this many more nodes.
     HugeObjectInfo {
         /// How many; 100,000 of them are 60 MB.
         nodes: u64,
@@ -330,7 +330,7 @@ impl Fault {
         Ok(self)
     }
 
-    /// At most so many times.
+    /// At most this many times.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);

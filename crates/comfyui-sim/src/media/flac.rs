@@ -100,7 +100,7 @@ fn frame(audio: &Audio, number: usize) -> Vec<u8> {
     bits.finish()
 }
 
-/// How a frame names the sample rate: a code, and with some a number of so many bits later in the header.
+/// How a frame names the sample rate: a code, and with some a number of this many bits later in the header.
 ///
 /// The decoder could be sent to STREAMINFO, but then ffmpeg reports a rate of 0.
 fn rate_code(rate: u32) -> (u32, u32, u32) {

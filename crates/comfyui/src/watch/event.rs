@@ -65,7 +65,7 @@ pub enum Event {
         /// Whether frames arrive.
         up: bool,
     },
-    /// The reader was too slow, and so many events were left out.
+    /// The reader was too slow, and this many events were left out.
     Skipped(u64),
     /// The end.
     Finished(Outcome),

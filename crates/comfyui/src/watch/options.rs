@@ -37,19 +37,19 @@ pub struct SessionOptions {
     pub survey_blind: Duration,
     /// How long one such request may take.
     pub look_timeout: Duration,
-    /// A worker that has pending prompts and runs nothing for so long is dead.
+    /// A worker that has pending prompts and runs nothing for this long is dead.
     pub worker_dead_after: Duration,
-    /// A running prompt of which nothing is heard or seen for so long is stuck, or its worker died in it; what waits
+    /// A running prompt of which nothing is heard or seen for this long is stuck, or its worker died in it; what waits
     /// behind it waits for ever. A render with one silent node, or a render of somebody else, looks the same: keep it
     /// above the longest.
     pub stalled_after: Duration,
-    /// A server that cannot be asked for so long is given up.
+    /// A server that cannot be asked for this long is given up.
     pub unreachable_after: Duration,
     /// How long the server may take to greet a new socket.
     pub greeting: Duration,
     /// Pause between pings.
     pub ping: Duration,
-    /// A socket without any sign of life for so long is given up.
+    /// A socket without any sign of life for this long is given up.
     pub silence: Duration,
     /// Longest pause between two attempts to connect.
     pub longest_backoff: Duration,

@@ -184,7 +184,7 @@ pub enum GaveUp {
         /// That time.
         after: Duration,
     },
-    /// The server could not be asked for so long.
+    /// The server could not be asked for this long.
     Unreachable {
         /// How long.
         for_: Duration,

@@ -43,7 +43,7 @@ pub(crate) struct Timing {
     pub(crate) greeting: Duration,
     /// Pause between pings.
     pub(crate) ping: Duration,
-    /// A peer that sends nothing, not even pongs, for so long is gone.
+    /// A peer that sends nothing, not even pongs, for this long is gone.
     pub(crate) silence: Duration,
     /// First pause before a reconnect.
     pub(crate) backoff: Duration,

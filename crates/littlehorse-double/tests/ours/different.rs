@@ -63,7 +63,7 @@ impl Play {
         timeout(LONG, begun.notified()).await.expect("a task to begin");
     }
 
-    /// Waits until so many things of a kind happened.
+    /// Waits until this many things of a kind happened.
     async fn count(&self, least: usize, kind: impl Fn(&Event) -> bool) {
         timeout(LONG, self.double().journal().count(least, kind)).await.unwrap_or_else(|_| {
             let heard: Vec<String> =
@@ -72,7 +72,7 @@ impl Play {
         });
     }
 
-    /// Waits until so many tasks were asked for: those before are over then.
+    /// Waits until this many tasks were asked for: those before are over then.
     async fn asked(&self, times: usize) {
         self.count(times, |event| matches!(event.what, What::Asked(_))).await;
     }

@@ -208,14 +208,14 @@ impl Trying {
 
     fn tell(&self, error: &Error) {
         match self.tries {
-            0 => tracing::warn!(%error, "a report was not heard, and is sent again until it is"),
+            0 => tracing::warn!(%error, "a report did not arrive; it is sent again until it does"),
             tries => tracing::debug!(tries, %error, "a report was not heard"),
         }
     }
 
     fn told_end(&self) {
         if self.tries > 0 {
-            tracing::info!(tries = self.tries + 1, "the report was heard");
+            tracing::info!(tries = self.tries + 1, "the report arrived");
         }
     }
 }

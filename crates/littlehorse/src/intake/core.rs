@@ -19,15 +19,15 @@ use crate::client::Host;
 const WORKED: Duration = Duration::from_secs(5);
 /// Empty answers closer together than this are counted; after a few of them there is a pause.
 const CLOSE_TOGETHER: Duration = Duration::from_secs(1);
-/// So many empty answers in a row are answered by asking again at once.
+/// After this many empty answers in a row it is no longer asked again at once.
 const EMPTY_AT_ONCE: u32 = 3;
-/// So many half-closed streams are read on at once; of more, the oldest are let go.
+/// How many half-closed streams are read on at once; of more, the oldest are let go.
 const MOST_DRAINING: usize = 256;
-/// So many failures in a row are more than a restart.
+/// This many failures in a row are more than a restart.
 const TROUBLE: u32 = 3;
-/// A host that has not failed for so long works again: the pauses between tries are shorter.
+/// A host that has not failed for this long works again: the pauses between tries are shorter.
 const OVER: Duration = Duration::from_secs(8);
-/// For so long a request outlives the call that wanted it, for a caller that drops its call only to make the next one.
+/// How long a request outlives the call that wanted it, for a caller that drops its call only to make the next one.
 const SURPLUS: Duration = Duration::from_millis(10);
 
 /// A stream, by its number.
@@ -328,7 +328,7 @@ impl<W, D> Core<W, D> {
         short
     }
 
-    /// Asks a host for so many tasks more.
+    /// Asks a host for this many tasks more.
     fn ask(&mut self, host: &Host, missing: usize, now: Instant, steps: &mut Vec<Step>) {
         if let Some(state) = self.hosts.get_mut(host) {
             state.last_asked = Some(now);

@@ -15,7 +15,7 @@ use crate::proto;
 const APART: Duration = Duration::from_secs(1);
 /// How long an assigned host may take to answer, when the server of the settings is away.
 const ELSEWHERE: Duration = Duration::from_secs(5);
-/// While the cluster deals its tasks anew, it is asked so often.
+/// How often the cluster is asked while it deals its tasks anew.
 const REBALANCING: Duration = Duration::from_secs(2);
 
 /// Registers, and goes on registering until the intake ends.
@@ -60,7 +60,7 @@ fn heard(desk: &Arc<Desk>, answer: Result<proto::RegisterTaskWorkerResponse>, fa
         Err(error) => {
             *failures = failures.saturating_add(1);
             if *failures == 1 {
-                tracing::warn!(%task, %error, "the heartbeat failed; it is repeated until it is heard");
+                tracing::warn!(%task, %error, "the heartbeat failed; it is repeated until it is answered");
             } else {
                 tracing::debug!(%task, %error, failures = *failures, "the heartbeat failed again");
             }
@@ -69,7 +69,7 @@ fn heard(desk: &Arc<Desk>, answer: Result<proto::RegisterTaskWorkerResponse>, fa
         }
     };
     if *failures > 0 {
-        tracing::info!(%task, "heartbeats are heard again");
+        tracing::info!(%task, "the server answers heartbeats again");
         *failures = 0;
     }
     let healthy = answer.is_cluster_healthy.unwrap_or(true);

@@ -23,7 +23,7 @@ use crate::proto::put_checkpoint_response::FlowControlContinue;
 use crate::report::REPORT_LIMIT;
 use crate::value::Value;
 
-/// So often a checkpoint is looked for before it is sent again.
+/// How often a checkpoint is looked for before it is sent again.
 const LOOKS: usize = 3;
 /// The pause between two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// So many bytes are kept of the beginning, and as many of the end.
+/// How many bytes are kept of the beginning, and as many of the end.
 const KEPT: usize = 256 * 1024;
 
 /// Lines with their times. Bounded: of a long log the beginning and the end are kept.

@@ -27,7 +27,7 @@ use crate::task_def::Type;
 
 /// How long the last reports may take, after the grace.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// A task that waited here for so long, because there was no place for it, may not be ours any more.
+/// A task that waited here for this long, because there was no place for it, may not be ours any more.
 const WAITED: Duration = Duration::from_secs(2);
 /// How long the server may take to say so.
 const QUESTION: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ async fn finish(shop: &Arc<Shop>, grace: Duration, intake: &Intake, mut running:
     if timeout_at(until, all_done(&mut running)).await.is_ok() {
         return;
     }
-    tracing::warn!(tasks = running.len(), "the grace is over: the tasks that still run are given up");
+    tracing::warn!(tasks = running.len(), "the grace period is over: the tasks that still run are given up");
     shop.over.cancel();
     if timeout(LAST_WORDS, all_done(&mut running)).await.is_err() {
         tracing::error!(tasks = running.len(), "the server did not hear how these tasks ended");
@@ -217,7 +217,7 @@ struct Takes<'a> {
 }
 
 impl<'a> Takes<'a> {
-    /// Waits with so many calls. Those that are too many are dropped: they give back what they have.
+    /// Waits with this many calls. Those that are too many are dropped: they give back what they have.
     fn resize<F: Future<Output = Result<Delivery>> + Send + 'a>(&mut self, to: usize, call: impl Fn() -> F) {
         self.calls.truncate(to);
         while self.calls.len() < to {

@@ -13,7 +13,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// So many places, at least one.
+    /// This many places, at least one.
     pub fn new(places: usize) -> Self {
         let places = places.clamp(1, Semaphore::MAX_PERMITS);
         Self { places: Arc::new(Semaphore::new(places)), changed: watch::Sender::new(()) }

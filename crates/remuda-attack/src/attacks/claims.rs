@@ -23,7 +23,7 @@ const LOADED: i64 = 10_000;
 const NAMED: usize = 20_000;
 /// Beats that wait at once.
 const BEATS: usize = 120;
-/// Tasks that are taken over together, each with so many bytes of graph.
+/// Tasks that are taken over together, each with this many bytes of graph.
 const TASKS: usize = 30;
 const GRAPH: usize = 15 << 20;
 /// How many answers are looked at.
@@ -57,12 +57,12 @@ impl Hoarder {
         json!({"worker": WORKER, "worker_fence": self.fence, "capabilities": capabilities, "wait_ms": wait_ms})
     }
 
-    /// A task with a graph of about so many bytes, submitted for this worker and claimed by it. The lease.
+    /// A task with a graph of about this many bytes, submitted for this worker and claimed by it. The lease.
     async fn hold(&self, bytes: usize) -> Result<Value> {
         let mut graph = crate::probe::graph(5);
         graph["2"]["_meta"] = json!({"title": "t".repeat(bytes)});
         let body = json!({"payload": graph, "labels": [WORKER]});
-        // The submission of so much waits its turn, and is told to ask again while others are read.
+        // A submission as large as this waits its turn, and is told to ask again while others are read.
         let deadline = Instant::now() + Duration::from_secs(20);
         while let Err(error) = self.thief.client.task(&self.stage.keys.mallory, &body).await {
             if Instant::now() > deadline {

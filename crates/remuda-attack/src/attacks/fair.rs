@@ -20,12 +20,12 @@ const WRITERS: usize = 12;
 const SETTING: usize = 15 << 20;
 /// How long a task of 100 KiB of the second tenant may take meanwhile, half of them at least.
 const MIDDLE: Duration = Duration::from_millis(250);
-/// Workers of the attacker's key, with so many labels, each with so many bytes: more than there may be, and as much as there may be.
+/// Workers of the attacker's key, with this many labels, each with this many bytes: more than there may be, and as much as there may be.
 const WORKERS: usize = 256;
 const LABELS: usize = 500;
 const TOO_LONG: usize = 2_000;
 const ALLOWED: usize = 26;
-/// Attempts that fail with so many values.
+/// Attempts that fail with this many values.
 const FAILURES: usize = 4;
 const VALUES: usize = 147_000;
 /// Streams and tasks that nobody reads.
@@ -147,7 +147,7 @@ pub(crate) async fn labels(stage: Stage) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// A task of the attacker's that failed so often with as many values as could be said.
+/// A task of the attacker's that failed this often, each time with as many values as could be said.
 async fn failed(thief: &Thief, stage: &Stage) -> Result<String> {
     let mut fences = Vec::new();
     for n in 0..=FAILURES {

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// So many try to follow, of one tenant.
+/// How many readers of one tenant try to follow.
 const READERS: usize = 700;
 
-/// So many of them are let in, as they come (`server.feed_readers`).
+/// How many of them are let in, as they come (`server.feed_readers`).
 const LET_IN: usize = 512;
 
-/// One in so many reads, a little at a time.
+/// One in this many reads, a little at a time.
 const SLOW: usize = 4;
 
 /// Tasks that are taken in and cancelled at once.

@@ -13,7 +13,7 @@ const FILLING: usize = 32;
 /// How many guests read at the same time.
 const READERS: usize = 64;
 
-/// Hands in so many prompts; how many were taken.
+/// Hands in this many prompts; how many were taken.
 async fn fill(client: &Client, key: &str, count: usize) -> Result<usize> {
     let body =
         json!({"prompt": crate::probe::graph(1), "extra_data": {"extra_pnginfo": {"workflow": {"a": 1}}}});

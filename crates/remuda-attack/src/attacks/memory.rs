@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Asks for this so many times over connections that nobody reads, and holds them.
+/// Asks for this again and again over connections that nobody reads, and holds them.
 pub(super) async fn unread(stage: &Stage, path: &str, times: usize) -> Result<()> {
     let head = head("GET", path, &stage.server, &stage.keys.mallory, &[]);
     let mut held: Vec<TcpStream> = Vec::new();

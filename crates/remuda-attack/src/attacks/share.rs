@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 /// How long a header may take before the server must have lost its patience.
 const HEADER_TIME: Duration = Duration::from_secs(60);
 
-/// Opens so many connections, sends these bytes on each, and holds them while the load lasts.
+/// Opens this many connections, sends these bytes on each, and holds them while the load lasts.
 async fn hold(stage: &Stage, count: usize, bytes: &[u8], narrow: bool) -> Result<Vec<TcpStream>> {
     let mut held = Vec::new();
     for _ in 0..count {
@@ -57,7 +57,7 @@ async fn beside(stage: &Stage, path: String, body: Option<Vec<u8>>) -> Vec<Strin
     wrong
 }
 
-/// So much of the body comes that the server has to keep it somewhere, and no more.
+/// Sends just enough of the body that the server has to keep it somewhere, and then nothing more.
 async fn stalled(stage: &Stage, path: &str, kind: &str) -> Result<()> {
     let more = [("Content-Type", kind), ("Content-Length", "20000000")];
     let mut bytes = head("POST", path, &stage.server, &stage.keys.mallory, &more).into_bytes();

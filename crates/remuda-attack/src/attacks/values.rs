@@ -21,7 +21,7 @@ const LARGE: usize = 31 << 20;
 const SMALL: usize = (1 << 20) - 1024;
 /// Every body is sent this many times at once: enough to need the room twice, few enough not to be turned away unread.
 const AT_ONCE: usize = 2;
-/// Of each kind of extra_data so many come at once.
+/// How many of each kind of extra_data come at once.
 const TOGETHER: usize = 3;
 /// How many guests ask for something small at the same time.
 const LANES: usize = 16;
@@ -123,7 +123,7 @@ fn names(bytes: usize) -> String {
     text + r#""":0}"#
 }
 
-/// Objects within objects, as deep as so many bytes allow.
+/// Objects within objects, as deep as this many bytes allow.
 fn nested(bytes: usize) -> String {
     let depth = bytes / 6;
     format!("{}0{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How many requests are under way at once.
 const LANES: usize = 32;
-/// At least so many percent must get past authentication and parsing, or the run says nothing.
+/// At least this many percent must get past authentication and parsing, or the run says nothing.
 const ENOUGH: f64 = 50.0;
 const NEWS: Duration = Duration::from_secs(10);
 /// How long schemathesis may take.

@@ -68,7 +68,7 @@ pub(crate) struct Evidence {
     pub(crate) beside: BTreeMap<String, String>,
     /// How long a lease holds without being renewed.
     pub(crate) lease: Duration,
-    /// So much longer than a fault its consequences may last.
+    /// How much longer than a fault its consequences may last.
     pub(crate) slack: Duration,
     /// What all simulators executed.
     pub(crate) counts: Counts,

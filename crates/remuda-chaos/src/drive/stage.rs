@@ -41,7 +41,7 @@ impl Stage {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many tasks were taken in; `false` if the trouble is over first.
+    /// Waits until this many tasks were taken in; `false` if the trouble is over first.
     pub(crate) async fn accepted(&self, count: usize) -> bool {
         let mut accepted = self.accepted.subscribe();
         let reached = accepted.wait_for(|now| *now >= count);

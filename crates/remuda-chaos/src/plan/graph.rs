@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// Renders a picture in so many steps of so many milliseconds.
+/// Renders a picture in this many steps of this many milliseconds.
 pub(super) fn render(seed: u64, steps: u64, step_ms: u64) -> Value {
     json!({"class_type": "RigProgress", "inputs": {
         "steps": steps, "step_ms": step_ms, "preview": "none", "preview_size": 16, "seed": seed

@@ -33,7 +33,7 @@ pub(crate) struct Job {
     pub(crate) priority: u64,
     /// Submitted once more with the same key, perhaps through another server.
     pub(crate) twice: bool,
-    /// Cancelled so long after it was taken.
+    /// Cancelled this long after it was taken.
     pub(crate) cancel_after: Option<Duration>,
     /// Its events are followed live, instead of asking for its state.
     pub(crate) follow: bool,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// When a worker rests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuarantineRules {
-    /// So many crashes or losses …
+    /// This many crashes or losses …
     pub losses: usize,
     /// … within this time send it to rest.
     pub within: Duration,
@@ -106,7 +106,7 @@ impl Condition {
         self.zombie = None;
     }
 
-    /// So many prompts of ours without a lease are in its queue.
+    /// How many prompts of ours without a lease are in its queue.
     pub(crate) fn late(&mut self, prompts: usize) {
         self.late = prompts;
     }

@@ -10,7 +10,7 @@ use super::{Shared, jitter};
 use crate::board::{Moment, PULSE};
 use crate::source::{Result, SourceError};
 
-/// A new lease waits so long for others before it is told to the source: until then nothing can be said about it.
+/// How long a new lease waits for others before the source is told of it: until then nothing can be said about it.
 const GATHER: Duration = Duration::from_millis(300);
 
 /// Two beats are never closer than this, whatever the source answers.

@@ -8,7 +8,7 @@ use super::attempt::{Attempt, Close, Step};
 use crate::source::SourceError;
 
 impl Attempt {
-    /// Works on so many bytes of the task. A process that dies in the middle of it remembers.
+    /// Works on this many bytes of the task. A process that dies in the middle of it remembers.
     pub(super) async fn compute<T, F>(&self, what: &'static str, bytes: usize, compute: F) -> Step<T>
     where
         T: Send + 'static,
@@ -68,7 +68,7 @@ impl Attempt {
                     return Err(Close::NotOurs);
                 }
                 Err(SourceError::Unavailable(why)) => {
-                    tracing::warn!(%task, %why, "what the task did to this process was not heard; it is kept");
+                    tracing::warn!(%task, %why, "the report that the task harmed this process did not arrive; it is kept");
                 }
             }
         }

@@ -24,10 +24,10 @@ use crate::decide::{extra, marker};
 use crate::source::SourceError;
 use remuda_preflight::FOLDER;
 
-/// So long a ComfyUI that cannot be reached, or takes nothing, is tried before the attempt counts as lost.
+/// How long a ComfyUI that cannot be reached, or takes nothing, is tried before the attempt counts as lost.
 const TRIES: Duration = Duration::from_secs(5);
 
-/// A prompt whose submission was not answered, and that ComfyUI does not know for so long, did not come.
+/// A prompt whose submission was not answered, and that ComfyUI does not know for this long, did not come.
 const ABSENT: Duration = Duration::from_secs(15);
 
 /// The pause between two tries.

@@ -15,7 +15,7 @@ use crate::source::{Result, SourceError};
 const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// So long the history entry of a completed prompt stays for others to go with it.
+/// How long the history entry of a completed prompt stays, so that others can go with it.
 const LEFT: Duration = Duration::from_millis(200);
 
 impl Attempt {
@@ -101,7 +101,7 @@ impl Attempt {
                 Ok(reply) => return Some(reply),
                 Err(SourceError::Fenced) => return None,
                 Err(SourceError::Unavailable(why)) => {
-                    tracing::warn!(task = %self.claim.task.id, %why, "a report was not heard; it is kept");
+                    tracing::warn!(task = %self.claim.task.id, %why, "a report did not arrive; it is kept");
                 }
                 Err(SourceError::Refused(why)) if !refused => {
                     refused = true;

@@ -21,7 +21,7 @@ use crate::decide::health::Condition;
 use crate::decide::wish::Wish;
 use crate::herd::{Shared, WorkerState};
 
-/// So long a worker that is not driven any more is waited for.
+/// How long a worker that is not driven any more is waited for.
 const RETIRED_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An attempt under way, as its runner sees it.
@@ -280,9 +280,9 @@ impl Runner {
         self.report.current_task = current;
         let well = |health: Health| health.is_usable() || health == Health::Starting;
         if well(before) && !well(health) && health != Health::Draining {
-            tracing::warn!(worker = %self.worker.spec.id, health = %health, reason = self.report.reason, "a worker gets nothing for now");
+            tracing::warn!(worker = %self.worker.spec.id, health = %health, reason = self.report.reason, "a worker gets no tasks for now");
         } else if !well(before) && well(health) {
-            tracing::info!(worker = %self.worker.spec.id, "a worker is well again");
+            tracing::info!(worker = %self.worker.spec.id, "a worker is healthy again");
         }
         if self.hold.is_some() {
             self.shared().board.set_report(&self.worker.spec.id, self.report.clone());

@@ -150,7 +150,7 @@ impl Runner {
             }
             Ok(Acquired::HeldBy(row)) => self.held_by = Some(row.owner),
             Err(error) => {
-                tracing::warn!(worker = %self.worker.spec.id, %error, "the worker cannot be had now")
+                tracing::warn!(worker = %self.worker.spec.id, %error, "the worker cannot be acquired now")
             }
         }
     }
@@ -249,7 +249,7 @@ impl Runner {
             Ok(None) => {}
             Err(SourceError::Fenced) => self.lose_hold(now),
             Err(error) => {
-                tracing::warn!(worker = %self.worker.spec.id, %error, "no task can be had now");
+                tracing::warn!(worker = %self.worker.spec.id, %error, "no task can be claimed now");
                 // It may have been made, and its answer lost.
                 self.due.adopted = false;
                 self.due.adopt_at = now + retry;
@@ -492,7 +492,7 @@ impl Runner {
         let leases = match shared.ask(shared.source.leases(&id)).await {
             Ok(leases) => leases,
             Err(error) => {
-                tracing::warn!(worker = %id, %error, "the worker is not let go");
+                tracing::warn!(worker = %id, %error, "the worker could not be released");
                 return;
             }
         };
@@ -511,7 +511,7 @@ impl Runner {
         if left == 0
             && let Err(error) = shared.ask(shared.source.release_worker(&id, fence)).await
         {
-            tracing::warn!(worker = %id, %error, "the worker is not let go");
+            tracing::warn!(worker = %id, %error, "the worker could not be released");
         }
     }
 }

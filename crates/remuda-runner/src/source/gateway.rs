@@ -42,7 +42,7 @@ const BEAT_ANSWER: Duration = Duration::from_secs(5);
 /// The pause after a claim that was answered before its time.
 const EARLY: Duration = Duration::from_millis(50);
 
-/// A file on its way may take hours, but it may not stand still for so long.
+/// A file on its way may take hours, but it may not stand still for this long.
 const STANDSTILL: Duration = Duration::from_secs(60);
 
 /// An `object_info` has megabytes, and the way may be narrow.

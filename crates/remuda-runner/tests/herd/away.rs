@@ -127,14 +127,14 @@ impl Source for Moody {
     }
 }
 
-/// So long a process believes in its leases without a beat.
+/// How long a process believes in its leases without a beat.
 const STALE: Duration = Duration::from_secs(4);
 
 fn herd(rig: &Rig, owner: OwnerId, sim: &comfyui_sim::Simulator, forgets: u64) -> (Herd, Arc<Moody>) {
     let source = Moody::new(rig.source(owner), forgets);
     let mut options = options(owner);
     options.timing.stale = STALE;
-    // So long a silent source is waited for.
+    // How long a silent source is waited for.
     options.timing.source = Duration::from_secs(5);
     options.timing.transfer = Duration::from_secs(5);
     let herd = Herd::start(source.clone(), options);

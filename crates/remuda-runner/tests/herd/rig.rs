@@ -246,7 +246,7 @@ pub(crate) fn endless() -> Value {
     long(1800.0)
 }
 
-/// Works for at least so long, can be stopped on the way, and saves.
+/// Works for at least this long, can be stopped on the way, and saves.
 pub(crate) fn long(seconds: f64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},

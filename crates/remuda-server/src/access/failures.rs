@@ -85,7 +85,7 @@ impl Failures {
                 tokio::time::sleep(self.delay).await;
                 Ok(())
             }
-            // So many at once are not held: they cost less when they are sent away.
+            // Too many to hold: they cost less when they are sent away.
             Err(_) => Err(ApiError::over_limit(
                 "server.login_failures",
                 "too many wrong keys came from this address: wait a minute",

@@ -9,7 +9,7 @@ use remuda_core::{ApiKey, KeyRecord, Sha256};
 use remuda_store::{KeyStore, Result};
 use tokio_util::sync::CancellationToken;
 
-/// For so long a list is believed. Reading a new one may take a while too; both together stay below a second.
+/// How long a list is believed. Reading a new one may take a while too; both together stay below a second.
 const FRESH: Duration = Duration::from_millis(400);
 
 /// How often the list is looked at while somebody depends on it.

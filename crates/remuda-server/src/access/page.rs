@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::error::ApiError;
 
-/// So long a browser keeps the key: 30 days.
+/// How long a browser keeps the key: 30 days.
 const KEPT_S: u32 = 30 * 86_400;
 
 /// What the page may do: show itself, and send the form here.

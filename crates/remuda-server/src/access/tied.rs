@@ -15,7 +15,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::access::keys::Admission;
 
-/// So long the refusal has to reach its reader before the connection is cut.
+/// How long the refusal has to reach its reader before the connection is cut.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// Ties the rest of an answer to the key that it was asked for with. What is there as a whole already is left alone.

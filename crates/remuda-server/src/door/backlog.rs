@@ -22,7 +22,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of so many connections are let in while nobody accepts.
+    /// How many of this many connections are let in while nobody accepts.
     fn knock(address: SocketAddr, count: usize) -> usize {
         let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(500));
         let held: Vec<TcpStream> = (0..count).map_while(|_| connect().ok()).collect();

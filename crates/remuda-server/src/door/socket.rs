@@ -23,7 +23,7 @@ impl<S> Socket<S> {
         Self { inner, patience, stalled: None, waiting: false }
     }
 
-    /// Looks at how a write went: one that cannot go on may wait only so long.
+    /// Looks at how a write went: one that cannot go on may wait only for a while.
     fn watch(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if wrote.is_ready() {
             self.waiting = false;

@@ -198,7 +198,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// After a look, before which there were so many pushed changes, and after which there are so many.
+    /// After a look: how many pushed changes there were before it, and how many there are now.
     fn next(self, before: usize, after: usize) -> Self {
         let anew = before > self.left || after < before;
         let late = if anew { SHORTEST } else { self.late };

@@ -37,7 +37,7 @@ const MOST_FIELDS: usize = 64;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Called {
-    /// The name of the file. Workflows can name it so; the newest upload with a name counts.
+    /// The name of the file, for use in workflows. Of several uploads with the same name the newest counts.
     filename: Option<String>,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct AssetView {
     size: i64,
     /// Media type.
     mime: String,
-    /// What it was called when it came.
+    /// Its name when it was uploaded.
     filename: String,
-    /// Where it can be had.
+    /// Where to fetch it.
     url: String,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -62,8 +62,8 @@ pub(crate) struct AssetView {
 
 /// Upload a file that workflows can read.
 ///
-/// The body is the file, or a form with one file in it (`multipart/form-data`). It is streamed and known by its content: the
-/// same bytes again give the same `sha256` and take no further room.
+/// The body is the file, or a form with one file in it (`multipart/form-data`). It is streamed and identified by its content: the
+/// same bytes again give the same `sha256` and take no more room.
 #[utoipa::path(
     post, path = "/api/v1/assets", tag = "assets",
     params(Called),
@@ -72,7 +72,7 @@ pub(crate) struct AssetView {
         (status = 201, description = "Stored", body = AssetView),
         (status = 400, description = "The upload broke off, or is not a form with one file", body = ErrorBody),
         (status = 413, description = "The file is too large", body = ErrorBody),
-        (status = 429, description = "The tenant has as much as one may have", body = ErrorBody),
+        (status = 429, description = "The tenant has reached its limit", body = ErrorBody),
         (status = 422, description = "The name cannot be used", body = ErrorBody),
         (status = 507, description = "The disk is full", body = ErrorBody),
     ),
@@ -207,7 +207,7 @@ pub(crate) async fn asset(
     send(&state, &method, &headers, asset.into()).await
 }
 
-/// A stream whose pieces may take only so long, and that brings at least so many bytes in a second.
+/// A stream whose pieces may take only this long, and that brings at least this many bytes in a second.
 pub(crate) fn timely(
     pieces: impl Stream<Item = Result<Bytes, BoxError>> + Send,
     limits: &Limits,

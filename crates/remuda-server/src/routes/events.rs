@@ -238,7 +238,7 @@ impl Streamer {
         }
     }
 
-    /// Takes room for so many bytes. `None`: there was none for a moment.
+    /// Takes room for this many bytes. `None`: there was none for a moment.
     async fn take(&mut self, bytes: usize) -> Result<Option<Arc<Pass>>, Over> {
         if let Ok(pass) = self.state.memory.take(&self.guest, bytes as u64) {
             return Ok(Some(Arc::new(pass)));

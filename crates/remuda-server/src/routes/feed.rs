@@ -59,7 +59,7 @@ pub(crate) struct FeedEvent {
     /// What: submitted, claimed, adopted, returned, retry_scheduled, lost, cancel_requested, completed, failed or cancelled.
     #[schema(value_type = String, example = "completed")]
     kind: EventKind,
-    /// How the task is since.
+    /// The state of the task after it.
     #[schema(value_type = String, example = "completed")]
     status: Status,
     /// When.

@@ -25,7 +25,7 @@ pub(crate) struct Alive {
     status: &'static str,
 }
 
-/// How the whole is.
+/// The state of the service.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct HealthView {
     /// `healthy`: at least one worker is usable. `unhealthy`: none is.
@@ -49,7 +49,7 @@ pub(crate) struct HealthView {
     error: Option<String>,
 }
 
-/// Whether the process turns. Needs no key.
+/// Whether the process responds. Needs no key.
 ///
 /// Answered by a thread of its own while everything else stands still: 200 at first, 503 after `process.watchdog`.
 #[utoipa::path(
@@ -91,7 +91,7 @@ pub(crate) async fn ready(State(state): State<AppState>) -> ApiResult<Json<Alive
     }
 }
 
-/// How the whole is. 503 only when no worker is usable.
+/// The state of the service. 503 only when no worker is usable.
 #[utoipa::path(
     get, path = "/health", tag = "service",
     responses(

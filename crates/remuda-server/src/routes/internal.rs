@@ -20,7 +20,7 @@ use crate::error::ApiResult;
 use crate::extract::TaskPath;
 use crate::state::AppState;
 
-/// So often there is a sign of life.
+/// How often there is a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// How many frames wait for a slow server. Pictures may have megabytes.

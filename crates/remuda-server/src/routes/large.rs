@@ -14,7 +14,7 @@ use crate::state::AppState;
 /// From here on a graph is shared between its readers.
 const LARGE: usize = 64 << 10;
 
-/// With so many remembered, those that nobody reads any more are forgotten.
+/// When this many are remembered, those that nobody reads any more are forgotten.
 const REMEMBERED: usize = 64;
 
 /// What a task runs.

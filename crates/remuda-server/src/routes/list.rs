@@ -26,7 +26,7 @@ const MOST: i64 = 500;
 /// How many are read and written together.
 const STEP: u32 = 50;
 
-/// A page ends when it is so long, in bytes; the next one goes on from there.
+/// A page ends when it is this long, in bytes; the next one goes on from there.
 const LONG: usize = 8 << 20;
 
 /// How large they are is not known before they are written: never small.
@@ -41,7 +41,7 @@ pub(crate) struct Which {
     status: Option<String>,
     /// Only with this workflow id.
     workflow_id: Option<String>,
-    /// At most so many, 1 to 500; 50 when absent.
+    /// How many to return at most, 1 to 500; 50 when absent.
     limit: Option<i64>,
     /// Only older than this task: `next` of the page before.
     before: Option<String>,

@@ -43,7 +43,7 @@ pub(crate) async fn queue(
     }))
 }
 
-/// Everything that is measured, for Prometheus. Needs the scope admin.
+/// All metrics, for Prometheus. Needs the scope admin.
 #[utoipa::path(
     get, path = "/metrics", tag = "service",
     responses((status = 200, description = "Prometheus' text format", body = String, content_type = "application/openmetrics-text")),

@@ -33,7 +33,7 @@ use crate::wire::TaskView;
         (status = 404, description = "No such task, or not yours", body = ErrorBody),
         (status = 409, description = "It is running, it was set aside as harmful, or it came with a secret that is gone by now", body = ErrorBody),
         (status = 422, description = "The graph cannot run any more", body = ErrorBody),
-        (status = 429, description = "You have your share, or the tenant has all that one may have: `limit` says of what", body = ErrorBody),
+        (status = 429, description = "Your share is used up, or the tenant has reached a limit: `limit` names it", body = ErrorBody),
         (status = 503, description = "Too much is under way; see `Retry-After`", body = ErrorBody),
     ),
 )]

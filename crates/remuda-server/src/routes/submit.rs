@@ -45,7 +45,7 @@ const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
         (status = 409, description = "The idempotency key was used for another body", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
         (status = 422, description = "A field is wrong, or the graph cannot run", body = ErrorBody),
-        (status = 429, description = "You have your share, or the tenant has all that one may have: `limit` says of what", body = ErrorBody),
+        (status = 429, description = "Your share is used up, or the tenant has reached a limit: `limit` names it", body = ErrorBody),
         (status = 503, description = "The store does not answer; see `Retry-After`", body = ErrorBody),
         (status = 507, description = "The disk is full", body = ErrorBody),
     ),

@@ -47,7 +47,7 @@ pub(crate) struct Draft {
     pub(crate) timeout_s: i32,
     /// How often it may fail and be retried.
     pub(crate) max_retries: i32,
-    /// The submitter's own.
+    /// What the submitter attached.
     pub(crate) metadata: Option<JsonText>,
     /// The ended task that it repeats.
     pub(crate) retry_of: Option<TaskId>,

@@ -7,7 +7,7 @@ use remuda_core::Tenant;
 
 use super::guest::{Address, Guest};
 
-/// Nobody may hold more than so many times what is free.
+/// Nobody may hold more than this many times what is free.
 const FAVOUR: u64 = 3;
 
 /// Why nothing more is to be had.
@@ -40,7 +40,7 @@ impl Ledger {
         Self { whole, each, used: 0, tenants: HashMap::new(), addresses: HashMap::new() }
     }
 
-    /// Takes so much for a guest, at all levels or at none.
+    /// Takes this much for a guest, at all levels or at none.
     pub(crate) fn take(&mut self, guest: &Guest, amount: u64) -> Result<(), Refusal> {
         let free = self.whole.saturating_sub(self.used);
         let most = free.saturating_mul(FAVOUR);

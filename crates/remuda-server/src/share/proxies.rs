@@ -17,7 +17,7 @@ pub struct Network {
 
 /// It is not the address of a machine or a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no address or network; write one such as 10.0.0.5, 10.0.0.0/8 or fd00::/8")]
+#[error("`{0}` is not an address or network; write one such as 10.0.0.5, 10.0.0.0/8 or fd00::/8")]
 pub struct BadNetwork(String);
 
 impl FromStr for Network {

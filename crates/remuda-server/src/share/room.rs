@@ -47,7 +47,7 @@ impl Room {
         Self(Arc::new(Mutex::new(Inner { ledger, in_turn, waiting: HashMap::new() })))
     }
 
-    /// Takes so much, now or not at all.
+    /// Takes this much, now or not at all.
     pub(crate) fn take(&self, guest: &Arc<Guest>, amount: u64) -> Result<Pass, Refusal> {
         self.inner().ledger.take(guest, amount)?;
         Ok(Pass { room: self.clone(), guest: Arc::clone(guest), amount })
@@ -134,7 +134,7 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Takes more of the same, if this is less than so much.
+    /// Takes more of the same, if this is less than that much.
     pub(crate) fn cover(&mut self, amount: u64) -> Result<(), Refusal> {
         let more = amount.saturating_sub(self.amount);
         if more > 0 {

@@ -3,7 +3,7 @@
 use http::{HeaderMap, header};
 use remuda_core::OutputFile;
 
-/// So many ranges of an `Accept` are looked at.
+/// How many ranges of an `Accept` are looked at.
 const MOST: usize = 64;
 
 /// One range of an `Accept`.

@@ -28,13 +28,13 @@ use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
 use crate::state::AppState;
 use crate::wire::absolute;
 
-/// So many files are looked for at once.
+/// How many files are looked for at once.
 const LOOKS: usize = 8;
 
 /// About how many bytes a line about a file takes.
 const FILE: usize = 512;
 
-/// So many media types are named to a client that wants none of them.
+/// How many media types are named to a client that wants none of them.
 const MOST_TYPES: usize = 10;
 
 /// What a prompt left.

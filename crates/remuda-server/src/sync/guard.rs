@@ -11,10 +11,10 @@ use crate::state::AppState;
 /// The pause before the next try.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// A submission that was cut off may still arrive at the store: so often it is looked for.
+/// How often a submission that was cut off is looked for: it may still arrive at the store.
 const LOOKS: u32 = 6;
 
-/// So often a store that is away is tried again. What is not cancelled then ends by its deadline.
+/// How often a store that is away is tried again. What is not cancelled by then ends by its deadline.
 const TRIES: u32 = 240;
 
 /// Cancels a task when it is dropped, unless it was told otherwise. Made before the submission, so that there is no

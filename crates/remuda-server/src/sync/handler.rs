@@ -22,7 +22,7 @@ use crate::native::prompts::{self, Accepted};
 use crate::service;
 use crate::state::AppState;
 
-/// So much later than the request's own time the stored deadline is: it is for a gateway that died, and a living one
+/// How much later than the request's own time the stored deadline is: it is for a gateway that died, and a living one
 /// cancels first.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -31,8 +31,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The answer comes when the render has ended. `images` lists every file with its address, or with the file itself as
 /// base64. With `Accept: image/png` (or `image/*`, `video/*`, `audio/*`) the answer is the bytes of the first such file.
 ///
-/// A client that hangs up, or whose time is over, gets its prompt cancelled, really and at ComfyUI, unless it says
-/// `on_disconnect=keep`; then the prompt goes on, and the answer after the timeout is 202 with the `prompt_id` to ask for
+/// When a client hangs up, or its time is over, its prompt is cancelled, also at ComfyUI, unless it said
+/// `on_disconnect=keep`. Then the prompt goes on, and the answer after the timeout is 202 with the `prompt_id` to ask for
 /// later.
 #[utoipa::path(
     post, path = "/prompt_sync", tag = "synchronous",
@@ -50,9 +50,9 @@ const GRACE: Duration = Duration::from_secs(2);
         (status = 409, description = "The `prompt_id` was used for another body", body = SyncErrorBody),
         (status = 413, description = "The body is too large", body = SyncErrorBody),
         (status = 422, description = "The request is malformed", body = SyncErrorBody),
-        (status = 429, description = "You have your share, or the tenant has all that one may have: `limit` says of what", body = SyncErrorBody),
+        (status = 429, description = "Your share is used up, or the tenant has reached a limit: `limit` names it", body = SyncErrorBody),
         (status = 500, description = "Something went wrong inside the server", body = SyncErrorBody),
-        (status = 503, description = "No ComfyUI is usable, the store is away, or there is too much to do; see `Retry-After`", body = SyncErrorBody),
+        (status = 503, description = "No ComfyUI is usable, the store does not answer, or the server is busy; see `Retry-After`", body = SyncErrorBody),
     ),
 )]
 pub(super) async fn prompt_sync(

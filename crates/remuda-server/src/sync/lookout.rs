@@ -9,7 +9,7 @@ use remuda_store::{Result, WorkerStore};
 
 use crate::wire::status_of;
 
-/// For so long an answer is believed: many may wait at once.
+/// How long an answer is believed: many may wait at once.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// What is known of the workers as a whole.

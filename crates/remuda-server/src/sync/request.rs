@@ -21,8 +21,8 @@ const MAX_RETRIES: i64 = 100;
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Query {
-    /// How many seconds the render may take from the receipt of the request. 300 when absent, unless the server was
-    /// told otherwise; longer than the server allows is cut to that.
+    /// How many seconds the render may take from the receipt of the request. 300 when absent, unless the server is
+    /// configured otherwise; cut to the longest that the server allows.
     #[param(example = 60.0)]
     timeout: Option<f64>,
     /// `cancel` (when absent): a prompt whose client hangs up, or whose time is over, is cancelled. `keep`: it goes
@@ -61,9 +61,9 @@ pub(super) struct PromptSync {
     partial_execution_targets: Option<Vec<String>>,
     /// The files themselves in the answer, as base64, rather than only links.
     return_image_base64: Option<bool>,
-    /// The same as `timeout` in the query, which is stronger.
+    /// The same as `timeout` in the query, which wins.
     timeout: Option<f64>,
-    /// The same as `on_disconnect=keep` in the query, which is stronger.
+    /// The same as `on_disconnect=keep` in the query, which wins.
     keep: Option<bool>,
     /// 0 (lowest) to 9 (highest), 5 when absent.
     #[schema(minimum = 0, maximum = 9)]
@@ -114,7 +114,7 @@ pub(super) fn read(bytes: &[u8], query: &Query, options: &SyncOptions) -> Result
         None => 0,
         Some(n @ 0..=MAX_RETRIES) => i32::try_from(n).unwrap_or(0),
         Some(n) => {
-            let error = format!("max_retries is {n}; 0 to {MAX_RETRIES} are possible");
+            let error = format!("max_retries is {n}; 0 to {MAX_RETRIES} are allowed");
             return Err(ApiError::invalid("max_retries", error).into());
         }
     });

@@ -10,7 +10,7 @@ use crate::changes::Follow;
 use crate::service::{ServiceError, ServiceResult, for_news, last_look};
 use crate::state::AppState;
 
-/// A prompt that was lost with its worker waits so much longer for one: ComfyUIs are often started again.
+/// How much longer a prompt that was lost with its worker waits for one: ComfyUIs are often started again.
 const RESTART: u32 = 6;
 
 /// How often it is looked whether there are workers, while a prompt waits for one. All who wait share the look.

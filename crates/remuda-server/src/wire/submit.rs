@@ -60,14 +60,14 @@ pub(crate) struct SubmitTask {
     /// Labels that a worker must carry. The same as `requires.labels`.
     #[serde(default)]
     labels: Option<BTreeSet<String>>,
-    /// What a worker must have. Nodes and models of the workflow are found without it.
+    /// What a worker must have. The nodes and models of the workflow are found automatically.
     #[serde(default)]
     requires: Option<Requires>,
-    /// Not before this moment.
+    /// Do not start before this moment.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     not_before: Option<Timestamp>,
-    /// Not after this moment: a task that still waits then fails.
+    /// The latest moment to start: a task that still waits then fails.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     deadline: Option<Timestamp>,
@@ -75,15 +75,15 @@ pub(crate) struct SubmitTask {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 604_800)]
     timeout_s: Option<i64>,
-    /// At most so often it is tried again after a failure of its own; an exception and a lack of memory are tried once more only. 3 when absent.
+    /// How often a failed task is retried at most; after an exception or a lack of memory only once. 3 when absent.
     #[serde(default)]
     #[schema(minimum = 0, maximum = 100)]
     max_retries: Option<i64>,
-    /// Not possible yet; refused rather than forgotten.
+    /// Not supported yet: a submission with it is refused.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     webhook: Option<IgnoredAny>,
-    /// Yours, returned as it came. At most 64 KiB, and 2,000 values.
+    /// Your own data, returned as it came. At most 64 KiB, and 2,000 values.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     metadata: Option<Box<RawValue>>,
@@ -165,7 +165,7 @@ impl SubmitTask {
 /// The beginning of the year 9000. Stores and their drivers do not agree on the last moments that can be told.
 const LATEST: Timestamp = Timestamp::constant(221_845_392_000, 0);
 
-/// Whether so much may be asked of a worker.
+/// Whether this much may be asked of a worker.
 fn check_requires(requires: &Requirements) -> ApiResult<()> {
     let fields = [
         ("labels", &requires.labels, MAX_LABELS),
@@ -174,14 +174,14 @@ fn check_requires(requires: &Requirements) -> ApiResult<()> {
     ];
     for (field, names, most) in fields {
         if names.len() > most {
-            let error = format!("{field} has {} entries; {most} are possible", names.len());
+            let error = format!("{field} has {} entries; {most} are allowed", names.len());
             return Err(ApiError::invalid(field, error));
         }
         names.iter().try_for_each(|text| name(field, text))?;
     }
     if requires.size() > MAX_REQUIRES {
         let error = format!(
-            "the names of labels, nodes and models have {} bytes together; {MAX_REQUIRES} are possible",
+            "the names of labels, nodes and models have {} bytes together; at most {MAX_REQUIRES} are allowed",
             requires.size()
         );
         return Err(ApiError::invalid("requires", error));
@@ -229,6 +229,6 @@ fn bounded(field: &str, value: Option<i64>, least: i64, most: i64, default: i32)
     let Some(value) = value else { return Ok(default) };
     match i32::try_from(value) {
         Ok(number) if (least..=most).contains(&value) => Ok(number),
-        _ => Err(ApiError::invalid(field, format!("{field} is {value}; {least} to {most} are possible"))),
+        _ => Err(ApiError::invalid(field, format!("{field} is {value}; {least} to {most} are allowed"))),
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct TaskView {
     /// When the last attempt began.
     #[schema(value_type = Option<String>, format = DateTime)]
     started_at: Option<Timestamp>,
-    /// When it ended, however it did.
+    /// When it ended.
     #[schema(value_type = Option<String>, format = DateTime)]
     completed_at: Option<Timestamp>,
     /// What it left, once it is completed; of a failed one, what was done before it failed.
@@ -50,12 +50,12 @@ pub(crate) struct TaskView {
     error_class: Option<&'static str>,
     /// The node at fault.
     error_node_id: Option<String>,
-    /// ComfyUI's own words about it, up to 256 KiB: of more, `cut` says what was left out.
+    /// ComfyUI's own words about it, up to 256 KiB; beyond that, `cut` says what was left out.
     #[schema(value_type = Option<Object>)]
     error_details: Option<JsonText>,
     /// How often an attempt failed by the task's own fault.
     retry_count: i32,
-    /// How often it may.
+    /// How often a failed attempt may be retried.
     max_retries: i32,
     /// How often an attempt was lost with its machine. Not counted as a retry.
     losses: i32,
@@ -68,10 +68,10 @@ pub(crate) struct TaskView {
     run_at: Timestamp,
     #[schema(value_type = Option<String>, format = DateTime)]
     deadline: Option<Timestamp>,
-    /// When somebody asked for its end.
+    /// When its cancellation was requested.
     #[schema(value_type = Option<String>, format = DateTime)]
     cancel_requested_at: Option<Timestamp>,
-    /// The submitter's own.
+    /// What the submitter attached.
     #[schema(value_type = Option<Object>)]
     metadata: Option<JsonText>,
     /// The ended task that it repeats.
@@ -86,7 +86,7 @@ pub(crate) struct TaskView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     phase: Option<&'static str>,
-    /// How many tasks are before it. While it is queued.
+    /// How many tasks are ahead of it. While it is queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     position: Option<PositionView>,
     /// The workflow, byte for byte.
@@ -113,7 +113,7 @@ pub(crate) struct TaskView {
 /// A place in the queue.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PositionView {
-    /// So many tasks are claimed before it.
+    /// How many tasks will be claimed before it.
     ahead: i64,
     /// Whether they were counted; beyond 1,000 they are estimated.
     exact: bool,
@@ -140,7 +140,7 @@ pub(crate) struct ResultView {
 pub(crate) struct FileView {
     /// Its number.
     n: i32,
-    /// Where it can be had.
+    /// Where to fetch it.
     url: String,
     /// Its name at ComfyUI.
     filename: String,
@@ -173,7 +173,7 @@ pub(crate) struct InputView {
 pub(crate) struct AttemptView {
     /// The first is 1.
     n: i32,
-    /// Where.
+    /// The worker.
     worker: String,
     /// The id of the prompt at ComfyUI.
     #[schema(value_type = String, format = Uuid)]

@@ -34,7 +34,7 @@ async fn gateway() -> (Gateway, Arc<Counted>) {
     (gateway.await, counted)
 }
 
-/// Everything that can wait, so many times. Each says when it has heard of an end.
+/// Everything that can wait, this many times. Each says when it has heard of an end.
 async fn waiters(gateway: &Gateway, many: usize) -> JoinSet<&'static str> {
     let mut waiting = JoinSet::new();
     for n in 0..many {

@@ -29,7 +29,7 @@ pub(crate) async fn ask(gateway: &Gateway, key: &str, path: &str) -> TcpStream {
     say(gateway, key, &format!("GET {path}"), "\r\n").await
 }
 
-/// The beginning of an answer, as far as it fits into so many bytes.
+/// The beginning of an answer, as far as it fits into this many bytes.
 pub(crate) async fn begins(stream: &mut TcpStream) -> String {
     let mut buffer = [0; 1024];
     let read = timeout(BOUND, stream.read(&mut buffer)).await.expect("an answer in time").unwrap();

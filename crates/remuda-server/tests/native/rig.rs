@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 pub(crate) use crate::support::BOUND;
 use crate::support::{self, Gateway, Ground, JsonText as _};
 
-/// A ComfyUI that is away for so long has lost what it was given.
+/// A ComfyUI that is away for this long has lost what it was given.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// So seldom a ComfyUI is asked how things are going while its socket works. Seldom enough that every end is heard: one
@@ -34,7 +34,7 @@ pub(crate) struct Ranch {
 }
 
 impl Ranch {
-    /// With so many simulated ComfyUIs, all of them healthy.
+    /// With this many simulated ComfyUIs, all of them healthy.
     pub(crate) async fn start(sims: usize) -> Self {
         Self::start_with(sims, |_| {}).await
     }
@@ -156,7 +156,7 @@ pub(crate) fn picture() -> Value {
     })
 }
 
-/// Works for at least so long, can be stopped on the way, and saves.
+/// Works for at least this long, can be stopped on the way, and saves.
 pub(crate) fn long(seconds: f64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs": {"steps": (seconds * 50.0) as u64, "step_ms": 20, "preview": "JPEG", "preview_size": 32, "seed": number()}},

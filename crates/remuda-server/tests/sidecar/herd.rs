@@ -117,7 +117,7 @@ impl Ground {
     }
 }
 
-/// Works for about so long, with previews, and saves.
+/// Works for about this long, with previews, and saves.
 fn long(seconds: u64) -> String {
     let seed = Uuid::new_v4().as_u64_pair().0;
     let payload = json!({

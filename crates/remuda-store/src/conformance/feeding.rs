@@ -24,7 +24,7 @@ async fn read(store: &dyn Store, tenant: Option<&Tenant>, after: FeedPlace, limi
     }
 }
 
-/// Everything of all tenants, when there are so many entries: what was just committed may have to wait for what was begun
+/// Everything of all tenants, when there are this many entries: what was just committed may have to wait for what was begun
 /// before it, also by others.
 pub(super) async fn whole(world: &World, count: usize) -> Vec<FeedItem> {
     let first = world.store.feed_ends().await.expect("it answers").first;

@@ -20,7 +20,7 @@ fn labelled(n: usize) -> Requirements {
     label(&format!("label-{n}"))
 }
 
-/// One task in each of so many lanes.
+/// One task in each of this many lanes.
 async fn fill(world: &World, count: usize) -> Vec<Task> {
     let mut tasks = Vec::with_capacity(count);
     for n in 0..count {

@@ -22,7 +22,7 @@ fn with_key(key: &str) -> NewTask {
     NewTask { idempotency: Some(idempotency), ..new_task() }
 }
 
-/// Of one tenant only so many tasks wait, for whatever reason. What was taken in before is told, and nothing that was taken in is
+/// Of one tenant only this many tasks wait, for whatever reason. What was taken in before is told, and nothing that was taken in is
 /// lost.
 pub async fn a_tenant_has_so_many_waiting_tasks(fixture: impl Fixture) {
     let quota = Quota { waiting: 3, bytes: 0 };
@@ -68,7 +68,7 @@ pub async fn a_tenant_has_so_many_waiting_tasks(fixture: impl Fixture) {
     world.submit(new_task()).await;
 }
 
-/// A graph of so many bytes.
+/// A graph of this many bytes.
 fn of_size(bytes: usize) -> NewTask {
     let text = format!(r#"{{"1":{{"{}":1}}}}"#, "x".repeat(bytes - r#"{"1":{"":1}}"#.len()));
     assert_eq!(text.len(), bytes);
@@ -87,7 +87,7 @@ fn asset(content: &str, filename: &str, size: i64) -> Asset {
     }
 }
 
-/// A tenant's tasks and assets take only so many bytes. They are counted from the submission to the day on which a task is
+/// A tenant's tasks and assets take only this many bytes. They are counted from the submission to the day on which a task is
 /// forgotten.
 pub async fn a_tenant_stores_so_many_bytes(fixture: impl Fixture) {
     // Long texts are kept in another way than short ones, and count as much.

@@ -209,7 +209,7 @@ pub async fn documents_are_listed_by_prefix(fixture: impl Fixture) {
     assert!(listed("A").await.is_empty(), "case matters");
 }
 
-/// A tenant keeps only so much; what it may not add changes nothing, and others are not concerned.
+/// A tenant keeps only this much; what it may not add changes nothing, and others are not concerned.
 pub async fn a_tenant_keeps_so_many_documents_and_bytes(fixture: impl Fixture) {
     let world =
         World::with(fixture, |options| options.documents = DocumentLimits { count: 3, bytes: 100 }).await;

@@ -74,7 +74,7 @@ pub async fn the_installations_own_names_are_not_a_keys(fixture: impl Fixture) {
     acquired(world.store.register_worker(spec("w"), squatter, by).await);
 }
 
-/// A key has so many workers and no more; one that is forgotten makes room.
+/// A key has this many workers and no more; one that is forgotten makes room.
 pub async fn a_key_has_so_many_workers(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let (by, other) = (key(&world, "t").await, key(&world, "t").await);
@@ -92,7 +92,7 @@ pub async fn a_key_has_so_many_workers(fixture: impl Fixture) {
     acquired(register("d", &by).await);
 }
 
-/// The workers of a key have so many labels together. One that it has may come again as it was.
+/// The workers of a key have this many labels together. One that it has may come again as it was.
 pub async fn a_key_has_so_many_bytes_of_labels(fixture: impl Fixture) {
     let world = World::new(fixture).await;
     let by = Registrant { bytes: 10_000, ..key(&world, "t").await };

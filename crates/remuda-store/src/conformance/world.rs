@@ -178,7 +178,7 @@ impl Hand {
         tokio::spawn(async move { store.claim(request).await.expect("claims are answered") })
     }
 
-    /// Asks in the background, for so long.
+    /// Asks in the background, for this long.
     pub(super) fn park_for(&self, wait: Duration) -> JoinHandle<Option<Claim>> {
         let (store, request) = (self.store.clone(), self.request(wait));
         tokio::spawn(async move { store.claim(request).await.expect("claims are answered") })

@@ -23,7 +23,7 @@ use crate::{Error, Submitted};
 /// The most tasks of one lane that are looked at for a claim.
 const DEEPEST: i64 = 2048;
 
-/// So often a worker lets others go first before it takes the next batch.
+/// How often a worker lets others go first before it takes the next batch.
 const YIELDS: usize = 3;
 
 /// What became of a batch, in the order of its commands and claims.

@@ -20,7 +20,7 @@ use crate::{BeatReply, BeatRequest, LeaseBeat, LeaseNews, Result};
 /// More leases than this are not remembered; news of them may be told twice.
 const REMEMBERED: usize = 100_000;
 
-/// For so long a task that an idle worker wanted is not for busy ones.
+/// How long a task that an idle worker wanted is kept from busy ones.
 const HEAD_START: Duration = Duration::from_secs(1);
 
 /// Beats that wait for news, and what was told already.

@@ -20,7 +20,7 @@ use crate::{Error, Result};
 /// How many rows are removed in one transaction.
 const REMOVED_AT_ONCE: i64 = 500;
 
-/// So many rows as have the wanted entries: a row has one at least, and may have hundreds. Their lengths say how many there are,
+/// As many rows as have the wanted entries: a row has one at least, and may have hundreds. Their lengths say how many there are,
 /// without reading them. What is known of the first row does not count.
 macro_rules! bounded {
     ($of:literal) => {
@@ -64,7 +64,7 @@ const SAYS_TIMELINE: &str = "SELECT CASE WHEN NOT has_function_privilege('pg_wal
     OR NOT has_function_privilege('pg_current_wal_lsn()', 'EXECUTE') THEN false WHEN pg_is_in_recovery() THEN true \
     ELSE pg_walfile_name(pg_current_wal_lsn()) IS NOT NULL END";
 
-/// So many epochs fit into one timeline.
+/// How many epochs fit into one timeline.
 const EPOCHS: i64 = 1 << 20;
 
 /// All that is complete, from the row on that the place is in. `$1`: its transaction, as text; `$2`: the row; `$3`: one more than

@@ -28,13 +28,13 @@ use crate::lines::Lines;
 use crate::turns::{self, Party, Turn, Turns};
 use crate::{Change, ClaimRequest, Error, Options, Result};
 
-/// So many batches are under way at once.
+/// How many batches are under way at once.
 const BATCHES: i16 = 2;
 /// Connections for batches, beats and reads. Managed databases give few to each client.
 const CONNECTIONS: usize = 10;
-/// So many of them at most are for reads, so that beats and batches never wait behind lists.
+/// How many of them are for reads at most, so that beats and batches never wait behind lists.
 const READS: usize = 5;
-/// So many of one tenant's lists and counts are read at once, so that others find a connection.
+/// How many of one tenant's lists and counts are read at once, so that others find a connection.
 const READS_OF_ONE: usize = 2;
 /// How many of one tenant's small writes that are no part of a batch are under way at once: those of documents lock one row.
 const WRITES_OF_ONE: usize = 1;

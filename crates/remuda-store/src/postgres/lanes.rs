@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use remuda_core::{Capabilities, Lane, LaneId, Requirements};
 
-/// Of so many different offers of workers it is remembered which lanes they fit.
+/// For how many different offers of workers it is remembered which lanes they fit.
 const OFFERS: usize = 256;
 
-/// In so many lanes the position of a task is counted.
+/// In how many lanes the position of a task is counted.
 const COUNTED: usize = 64;
 
 #[derive(Debug)]

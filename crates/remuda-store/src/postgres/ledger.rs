@@ -20,7 +20,7 @@ use super::rows::{self, get};
 
 /// Between two settlements with the database.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What was not compared with the database for so long is read again before it is used.
+/// What was not compared with the database for this long is read again before it is used.
 const STALE: Duration = Duration::from_secs(1);
 /// More entries than this are not kept.
 const KEPT: usize = 20_000;
@@ -154,7 +154,7 @@ impl Ledger {
         rank
     }
 
-    /// A task of this shape took so long.
+    /// A task of this shape took this long.
     pub(super) fn measured(&self, shape: i64, ms: i64) {
         let mut state = self.state();
         let cost = state.shapes.entry(shape).or_insert_with(|| Cost { ms: None, read: Instant::now() });

@@ -14,7 +14,7 @@ use super::rows::{self, get, no_texts, task_columns};
 use super::session::attempt;
 use crate::{Hide, OriginOrder, OriginPage, OriginQuery, Result};
 
-/// So many are hidden in one transaction.
+/// How many are hidden in one transaction.
 const HIDDEN_AT_ONCE: usize = 500;
 
 /// Ranges come in order from their index, whatever the server believes of how many there are.
@@ -28,7 +28,7 @@ macro_rules! listed {
     };
 }
 
-/// A page in one of the orders. `$6` to `$8`: so many of each state, so many of all, without so many.
+/// A page in one of the orders. `$6` to `$8`: how many of each state, how many of all, and how many are skipped.
 macro_rules! page {
     ($columns:literal, $only:literal, $inner:literal, $outer:literal) => {
         concat!(

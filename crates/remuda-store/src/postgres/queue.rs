@@ -69,7 +69,7 @@ pub(super) struct Parked {
     looked: bool,
     /// The lease that should be given back for it.
     pub(super) marked: Option<TaskId>,
-    /// So many of its lanes, from the first one on, had nothing for it when it was last looked at.
+    /// How many of its lanes, from the first one on, had nothing for it when it was last looked at.
     pub(super) skip: usize,
 }
 

@@ -200,7 +200,7 @@ impl Save {
         }
     }
 
-    /// The tasks of a tenant take so many bytes more.
+    /// The tasks of a tenant take this many bytes more.
     fn store_bytes(&mut self, tenant: &Tenant, bytes: i64) {
         self.counts.entry(tenant.clone()).or_default()[STORED] += bytes;
     }

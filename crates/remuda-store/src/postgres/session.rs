@@ -19,7 +19,7 @@ use crate::{Error, Options, Result};
 
 /// One piece of work is done within this time, or the server counts as away.
 const WORK: Duration = Duration::from_secs(9);
-/// So often work is tried again when other transactions are in its way.
+/// How often work is tried again when other transactions are in its way.
 const TRIES: u32 = 8;
 /// Opens every transaction. A process that is stopped in the middle of one must not hold its locks for ever, and a
 /// statement must end before its caller gives up.
@@ -150,7 +150,7 @@ impl Sessions {
         self.is_settled_for(transaction, Duration::ZERO).await
     }
 
-    /// Whether it has been settled for so long.
+    /// Whether it has been settled for this long.
     pub(super) async fn is_settled_for(
         &self,
         transaction: &Transaction,

@@ -15,12 +15,12 @@ use super::session::attempt;
 use crate::turns::size_of_result;
 use crate::{Result, Tidied};
 
-/// So many tasks at once, so that no transaction is long.
+/// How many tasks at once, so that no transaction is long.
 const CHUNK: i64 = 500;
-/// So many chunks in one go; the rest is for the next.
+/// How many chunks in one go; the rest is for the next.
 const ROUNDS: usize = 40;
 
-/// After so many bytes of results no further task is read whose files are to be swept.
+/// After this many bytes of results no further task is read whose files are to be swept.
 const UNSWEPT_TEXT: usize = 8 << 20;
 
 const DUE: &str = concat!(

@@ -58,7 +58,7 @@ impl Usages {
         self.state().get(tenant).map_or_else(Usage::default, |known| known.usage)
     }
 
-    /// So much was read.
+    /// This much was read.
     pub(super) fn learn(&self, tenant: &Tenant, usage: Usage) {
         let read = Instant::now();
         let mut state = self.state();
@@ -68,7 +68,7 @@ impl Usages {
         state.insert(tenant.clone(), Known { usage, read });
     }
 
-    /// So much was added by this process.
+    /// This much was added by this process.
     pub(super) fn add<'a>(&self, more: impl Iterator<Item = (&'a Tenant, Usage)>) {
         let mut state = self.state();
         for (tenant, more) in more {

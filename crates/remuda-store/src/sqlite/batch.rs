@@ -69,7 +69,7 @@ impl<'a> Batch<'a> {
         found.next()?.map(rows::task).transpose()
     }
 
-    /// A new task that counts as so many bytes, unless there is one with its id. Its lane has to hear of it.
+    /// A new task that counts as this many bytes, unless there is one with its id. Its lane has to hear of it.
     pub(super) fn insert_task(&mut self, no: i64, task: &Task, bytes: i64) -> Outcome<bool> {
         let sql = "INSERT INTO task (id, no, tenant, workflow_id, priority, status, reason, lane, affinity, shape, \
                    cost_ms, rank, created_at, run_at, deadline, timeout_s, max_retries, failures, losses, attempt, \

@@ -123,7 +123,7 @@ pub(super) struct Waiting {
     pub(super) id: u64,
     pub(super) request: ClaimRequest,
     pub(super) reply: ClaimReply,
-    /// So many of its lanes, from the first one on, had only tasks that avoid its worker when it was last served.
+    /// How many of its lanes, from the first one on, had only tasks that avoid its worker when it was last served.
     skip: usize,
 }
 

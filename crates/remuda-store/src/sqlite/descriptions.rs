@@ -87,7 +87,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Removes what no worker uses and nobody has brought for so long.
+    /// Removes what no worker uses and nobody has brought for this long.
     pub(super) fn forget_object_info(&mut self, age: Duration) -> Outcome<u64> {
         let before = |age| micros(self.now.checked_sub(age).unwrap_or(Timestamp::UNIX_EPOCH));
         let now = micros(self.now);

@@ -8,13 +8,13 @@ use super::fault::{Outcome, corrupt};
 use super::rows::{self, Numbered, micros, task_columns};
 use crate::{Change, Tidied};
 
-/// So many tasks are changed in one transaction; the next call does the rest. Others wait for it.
+/// How many tasks are changed in one transaction; the next call does the rest. Others wait for it.
 const AT_ONCE: i64 = 250;
 
 /// … or as many as have this much text: it is written again with every change of its task.
 const TEXT_AT_ONCE: usize = 1 << 20;
 
-/// So many free pages of a file that shrank are given back to the file system with every call.
+/// How many free pages of a file that shrank are given back to the file system with every call.
 const GIVE_BACK: &str = "PRAGMA incremental_vacuum(250)";
 
 impl Batch<'_> {

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 use super::fault::Outcome;
 use super::rows::{self, json_text};
 
-/// Of so many different offers of workers it is remembered which lanes they fit.
+/// For how many different offers of workers it is remembered which lanes they fit.
 const OFFERS: usize = 256;
 
 /// What is known of the first task in a lane.
@@ -64,7 +64,7 @@ impl Shared {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// Up to so many of the lanes from which every worker is served that satisfies `needs`, and whether these are all.
+    /// Up to this many of the lanes from which every worker is served that satisfies `needs`, and whether these are all.
     pub(super) fn within(&self, needs: &Requirements, most: usize) -> (Vec<LaneId>, bool) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut lanes = known.iter().filter(|(_, requires)| needs.include(requires)).map(|(id, _)| id);
@@ -264,7 +264,7 @@ impl Lanes {
         }
     }
 
-    /// So much is known of the first task of a lane.
+    /// This is known of the first task of a lane.
     pub(super) fn set_head(&mut self, id: &LaneId, head: Head) {
         let Some(lane) = self.known.get_mut(id) else { return };
         let before = std::mem::replace(&mut lane.head, head);

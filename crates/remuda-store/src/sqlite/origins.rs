@@ -108,7 +108,7 @@ const SHOWN: &str = "SELECT id FROM task INDEXED BY task_origin_ended WHERE dial
     AND status IN ('completed', 'failed', 'cancelled') LIMIT ?";
 
 impl Batch<'_> {
-    /// Takes at most so many ended tasks out of the lists.
+    /// Takes at most this many ended tasks out of the lists.
     pub(super) fn hide_ended(&mut self, tenant: &Tenant, dialect: Dialect, limit: u64) -> Outcome<u64> {
         let params = (tenant.as_str(), dialect.as_str(), i64::try_from(limit).unwrap_or(i64::MAX));
         let shown = all(self.db, SHOWN, params, |row| Ok(TaskId(rows::uuid(row, 0)?)))?;

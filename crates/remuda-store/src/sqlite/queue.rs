@@ -31,7 +31,7 @@ pub(super) struct Window {
 }
 
 impl Batch<'_> {
-    /// The first tasks of these lanes, so many of each.
+    /// The first tasks of these lanes, this many of each.
     pub(super) fn window(&self, lanes: &BTreeMap<LaneId, usize>) -> Outcome<Window> {
         let mut window = Window::default();
         for (id, &limit) in lanes {
@@ -53,7 +53,7 @@ impl Batch<'_> {
         Ok(window)
     }
 
-    /// The first tasks of a lane that do not avoid this worker, and so many more.
+    /// The first tasks of a lane that do not avoid this worker, and this many more.
     pub(super) fn window_for(&self, id: &LaneId, worker: &WorkerId, more: usize) -> Outcome<Vec<Candidate>> {
         let sql = candidates!(
             "AND NOT (avoid_worker IS ?2 AND coalesce(avoid_until, 0) > ?3) \

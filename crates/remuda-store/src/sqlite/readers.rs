@@ -16,10 +16,10 @@ use crate::{Error, Result};
 /// How many queries run at once.
 const READERS: usize = 3;
 
-/// A small query that took so long was not answered from memory …
+/// A small query that took this long was not answered from memory …
 const SLOW: Duration = Duration::from_millis(1);
 
-/// … and so many after it go to blocking threads.
+/// … and this many after it go to blocking threads.
 const AFTER_SLOW: u32 = 100;
 
 /// The connections.
@@ -27,7 +27,7 @@ const AFTER_SLOW: u32 = 100;
 pub(super) struct Readers {
     free: Arc<Mutex<Vec<Connection>>>,
     permits: Arc<Semaphore>,
-    /// So many of the next queries are not run where they are asked.
+    /// How many of the next queries are not run where they are asked.
     wary: AtomicU32,
 }
 

@@ -19,13 +19,13 @@ use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns}
 use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
 use crate::{Asset, Counts, Error, Glance, LookedUp, Lookup, Position};
 
-/// Beyond so many the position in the queue is estimated.
+/// Beyond this many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
 
-/// After so many bytes of results no further task is read whose files are to be swept.
+/// After this many bytes of results no further task is read whose files are to be swept.
 const UNSWEPT_TEXT: usize = 8 << 20;
 
-/// In so many lanes it is counted.
+/// In this many lanes it is counted.
 const COUNTED_LANES: usize = 64;
 
 pub(super) fn all<T>(
@@ -43,7 +43,7 @@ pub(super) fn all<T>(
     Ok(values)
 }
 
-/// Rows until a column has so much text in all of them together: no more than `enough`, or that they are large if it is more
+/// Rows until a column has this much text in all of them together: no more than `enough`, or that they are large if it is more
 /// than `most`.
 fn as_much<T>(
     db: &Connection,
@@ -110,7 +110,7 @@ impl<T> Looked<Option<T>> {
     }
 }
 
-/// A task, if its texts have no more than so many bytes.
+/// A task, if its texts have no more than this many bytes.
 pub(super) fn task_within(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<Task>>> {
     Ok(match numbered(db, id, most)? {
         Looked::Found(found) => Looked::Found(found.map(|found| found.task)),
@@ -140,7 +140,7 @@ pub(super) fn task_size(db: &Connection, id: TaskId) -> Outcome<Option<u64>> {
     })
 }
 
-/// A task, without what is long if its texts have more than so many bytes.
+/// A task, without what is long if its texts have more than this many bytes.
 pub(super) fn glance(db: &Connection, id: TaskId, most: usize) -> Outcome<Option<Glance>> {
     Ok(match task_within(db, id, most)? {
         Looked::Found(found) => found.map(Glance::whole),
@@ -154,7 +154,7 @@ pub(super) fn brief(db: &Connection, id: TaskId) -> Outcome<Option<Task>> {
     Ok(one(db, sql, (id.0.as_bytes(),), rows::task)?.map(|found| found.task))
 }
 
-/// A task, and its input if it is asked for, if they have no more than so many bytes.
+/// A task, and its input if it is asked for, if they have no more than this many bytes.
 #[expect(clippy::type_complexity, reason = "what a lookup gives, or that it is large")]
 pub(super) fn look_up(
     db: &Connection,
@@ -216,7 +216,7 @@ pub(super) fn numbered_size(db: &Connection, no: i64) -> Outcome<Option<u64>> {
     })
 }
 
-/// What a task runs, if it has no more than so many bytes.
+/// What a task runs, if it has no more than this many bytes.
 pub(super) fn input_within(db: &Connection, id: TaskId, most: usize) -> Outcome<Looked<Option<TaskInput>>> {
     match number(db, id)? {
         Some(no) if is_larger(db, no, most)? => Ok(Looked::Large),
@@ -236,7 +236,7 @@ fn numbered_input(db: &Connection, no: i64) -> Outcome<Option<TaskInput>> {
     one(db, sql, (no,), |row| RawInput::read(row, Arc::new(rows::requires(row, 4)?))?.fill(db)?.parse())
 }
 
-/// The last attempts, unless their failures have more than so many bytes.
+/// The last attempts, unless their failures have more than this many bytes.
 pub(super) fn attempts(
     db: &Connection,
     id: TaskId,
@@ -277,7 +277,7 @@ pub(super) fn leases_for(db: &Connection, owner: OwnerId, worker: &WorkerId) -> 
     leases(db, worker)
 }
 
-/// What happened to a task, unless that has more than so many bytes.
+/// What happened to a task, unless that has more than this many bytes.
 pub(super) fn events(
     db: &Connection,
     id: TaskId,

@@ -22,7 +22,7 @@ use super::reads;
 use super::rows::{self, LeaseRow, Numbered, lease_columns, task_columns};
 use crate::{Clock as _, DocumentLimits, Keyring, Options, SystemClock};
 
-/// Of caches that grow with use, so much is kept.
+/// How much is kept of caches that grow with use.
 const REMEMBERED: usize = 10_000;
 
 /// How the store behaves.
@@ -110,7 +110,7 @@ impl Settings {
         self.settled_for(now, Duration::ZERO)
     }
 
-    /// Whether they have had it for so long.
+    /// Whether they have had it for this long.
     pub(super) fn settled_for(&self, now: Timestamp, span: Duration) -> bool {
         // A clock that was set back tells nothing, but who need not settle has settled.
         if self.options.settle.is_zero() {
@@ -238,7 +238,7 @@ impl State {
         Ok(Usage { waiting: in_file.waiting + waiting, bytes: in_file.bytes + bytes })
     }
 
-    /// The tasks of a tenant take so many bytes more.
+    /// The tasks of a tenant take this many bytes more.
     pub(super) fn store_bytes(&mut self, tenant: &Tenant, bytes: i64) {
         if bytes != 0 {
             match self.stored.get_mut(tenant) {

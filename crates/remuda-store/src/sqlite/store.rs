@@ -36,13 +36,13 @@ use crate::together::Together;
 use crate::turns::Turns;
 use crate::{Change, Error, Options, Result, Store};
 
-/// So many commands may wait for the writer; further callers wait to hand theirs in.
+/// How many commands may wait for the writer; further callers wait to hand theirs in.
 const COMMANDS: usize = 4096;
 
 /// How many long reads of one tenant are under way at once: fewer than there are readers.
 const READS_OF_ONE: usize = 1;
 
-/// So many changes a listener may be behind.
+/// How many changes a listener may be behind.
 const CHANGES: usize = 4096;
 
 /// The queue in one SQLite file, owned by one process.

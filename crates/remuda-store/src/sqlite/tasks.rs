@@ -113,7 +113,7 @@ impl Batch<'_> {
         Ok(found.task)
     }
 
-    /// Whether a tenant may have so much more in the store.
+    /// Whether a tenant may have this much more in the store.
     pub(super) fn may_have(&mut self, tenant: &Tenant, more: Usage) -> Outcome<Result<(), Error>> {
         let quota = self.settings.quota();
         if quota.is_none() {

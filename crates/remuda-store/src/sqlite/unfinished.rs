@@ -10,7 +10,7 @@ use super::batch::Batch;
 use super::fault::Outcome;
 use super::origins;
 
-/// So many clients are remembered; those who are asked about after that are counted again.
+/// How many clients are remembered; those who are asked about after that are counted again.
 const REMEMBERED: usize = 10_000;
 
 /// One client of a tenant, or all of them.

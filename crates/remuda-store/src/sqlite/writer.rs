@@ -21,16 +21,16 @@ use super::state::{Settings, State};
 use super::unfinished::Unfinished;
 use crate::{Change, Error, Submitted};
 
-/// So many commands share one transaction at most.
+/// How many commands share one transaction at most.
 const TOGETHER: usize = 512;
 
-/// After so many changed rows the log is copied back, when nobody waits …
+/// After this many changed rows the log is copied back, when nobody waits …
 const COPY_WHEN_IDLE: u64 = 5_000;
 
-/// … and after so many even then. Long before SQLite would do it in the middle of somebody's commit.
+/// … and after this many even if somebody does: long before SQLite would do it in the middle of a commit.
 const COPY_ALWAYS: u64 = 25_000;
 
-/// … and after so many bytes of long texts: little enough that nobody notices.
+/// … and after this many bytes of long texts: little enough that nobody notices.
 const COPY_LONG: usize = 2 << 20;
 
 /// What the thread owns.
@@ -134,7 +134,7 @@ impl Loop {
         }
         let Writer { db, lock, .. } = self.writer;
         if let Err((_, error)) = db.close() {
-            tracing::warn!(%error, "the store's file could not be closed well");
+            tracing::warn!(%error, "the store's file could not be closed cleanly");
         }
         drop(lock);
     }

@@ -49,14 +49,14 @@ pub trait TaskStore: fmt::Debug + Send + Sync + 'static {
     /// What a task runs.
     async fn input(&self, id: TaskId) -> Result<Option<TaskInput>>;
 
-    /// The last attempts of a task, at most so many, first to last, and fewer if their failures have much text. They are
+    /// The last attempts of a task, at most this many, first to last, and fewer if their failures have much text. They are
     /// numbered from 1: the last one is [`Task::attempt`].
     async fn attempts(&self, id: TaskId, limit: u32) -> Result<Vec<Attempt>>;
 
     /// The lease on a task, while it runs.
     async fn lease(&self, id: TaskId) -> Result<Option<Lease>>;
 
-    /// What happened to a task after its event `after`, oldest first: at most so many events, and no more after
+    /// What happened to a task after its event `after`, oldest first: at most this many events, and no more after
     /// [`crate::EVENTS_TEXT`] bytes of data.
     async fn events(&self, id: TaskId, after: Version, limit: u32) -> Result<Vec<TaskEvent>>;
 

@@ -50,7 +50,7 @@ pub trait WorkerStore: fmt::Debug + Send + Sync + 'static {
         bounds: Descriptions,
     ) -> Result<()>;
 
-    /// Removes what no worker uses and nobody has brought for so long. How many it removed.
+    /// Removes what no worker uses and nobody has brought for this long. How many it removed.
     async fn forget_object_info(&self, age: Duration) -> Result<u64>;
 
     /// An `object_info` by its hash.

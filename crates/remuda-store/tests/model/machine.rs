@@ -43,7 +43,7 @@ impl<P: Place> StateMachineTest for Life<P> {
     }
 }
 
-/// So many lives, unless `PROPTEST_CASES` says otherwise.
+/// This many lives, unless `PROPTEST_CASES` says otherwise.
 pub(crate) fn config(cases: u32) -> Config {
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
     let default = Config::default();

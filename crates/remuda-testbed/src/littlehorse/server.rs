@@ -129,7 +129,7 @@ impl LittleHorseServer {
     }
 
     /// Starts a stopped or killed server on the same port and data, and waits until it works; does nothing if one runs.
-    /// After a kill this takes six seconds or more: so long Kafka waits for the dead one.
+    /// After a kill this takes six seconds or more: that is how long Kafka waits for the dead one.
     pub async fn start_again(&mut self) -> Result<(), Error> {
         if let Some(server) = &mut self.server
             && server.exited()?.is_none()

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How much of the output an error repeats.
 const TAIL: usize = 40;
-/// So long the last lines of a program that has ended may take, on a machine that does a lot besides.
+/// How long the last lines of a program that has ended may take, on a machine that does a lot besides.
 const LAST_LINES: Duration = Duration::from_secs(30);
 /// After this long without a line it is asked whether the program is still there.
 const QUIET: Duration = Duration::from_millis(100);

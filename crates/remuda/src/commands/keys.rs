@@ -29,7 +29,7 @@ enum Command {
         /// What it is for, in your words
         #[arg(long, default_value = "")]
         name: String,
-        /// Whose tasks it sees
+        /// The tenant whose tasks it sees
         #[arg(long, default_value = "default")]
         tenant: Tenant,
         /// What it allows: submit, read, worker or admin; may be given several times
@@ -38,12 +38,12 @@ enum Command {
         #[command(flatten)]
         common: Common,
     },
-    /// List all keys, also revoked ones; the keys themselves are not kept.
+    /// List all keys, including revoked ones; the keys themselves are not stored.
     List {
         #[command(flatten)]
         common: Common,
     },
-    /// Make a key useless, at once.
+    /// Revoke a key: it stops working at once.
     Revoke {
         /// The key's id, as `remuda keys list` shows it
         #[arg(value_name = "ID")]

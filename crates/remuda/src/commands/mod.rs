@@ -1,4 +1,4 @@
-//! The commands, one file each.
+//! The commands, one file for each command or group of commands.
 
 pub(crate) mod config;
 mod direct;

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Folder for the files
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
-    /// Straight at this ComfyUI, without a server and its queue
+    /// Render directly on this ComfyUI, without a server and its queue
     #[arg(long, value_name = "URL", conflicts_with_all = ["server", "key"])]
     comfyui: Option<String>,
     /// Print JSON instead of a progress bar

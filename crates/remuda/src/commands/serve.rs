@@ -35,7 +35,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if broken {
         tracing::error!("a part of the service ended by itself; stopping the rest");
     }
-    tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; once more stops at once");
+    tracing::info!(drain_s = settings.tasks.drain.as_secs(), "stopping; a second signal stops at once");
     tokio::select! {
         () = instance.stop() => Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }),
         // The leases stay as they are; the next start adopts what is rendering.

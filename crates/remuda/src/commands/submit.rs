@@ -24,19 +24,19 @@ pub(crate) struct TaskArgs {
     /// A label that the worker must have; may be given several times
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
-    /// Not before this moment, such as 2026-11-15T12:00:00Z
+    /// Do not start before this moment, such as 2026-11-15T12:00:00Z
     #[arg(long, value_name = "TIME")]
     not_before: Option<jiff::Timestamp>,
-    /// Not after this moment
+    /// Latest moment to start; a task that still waits then fails
     #[arg(long, value_name = "TIME")]
     deadline: Option<jiff::Timestamp>,
     /// How long it may render, in seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u32>,
-    /// At most so often it is tried again after a failure of its own; 0 for not at all
+    /// How often a failed task is retried at most; 0 for not at all
     #[arg(long, value_name = "N")]
     max_retries: Option<u32>,
-    /// Submitting twice with the same key makes one task
+    /// Submitting twice with the same key creates only one task
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Wait for the end, with a progress bar
     #[arg(long)]
     wait: bool,
-    /// Wait for the end and put its files here
+    /// Wait for the end and save the files in this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print JSON

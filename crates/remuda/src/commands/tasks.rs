@@ -44,7 +44,7 @@ pub(crate) struct WatchArgs {
     /// The task's id; without one, everything that happens is shown until you stop it
     #[arg(value_name = "TASK")]
     id: Option<String>,
-    /// Put its files here when it is done
+    /// Save its files in this folder when it is done
     #[arg(long, value_name = "DIR", requires = "id")]
     out: Option<PathBuf>,
     /// Without a task: begin after this event, or with the "first" one that is kept
@@ -66,10 +66,10 @@ pub(crate) struct ListArgs {
     /// Only tasks with this workflow id
     #[arg(long, value_name = "NAME")]
     workflow_id: Option<String>,
-    /// At most so many, newest first
+    /// How many to show at most, newest first
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: u32,
-    /// Older than this task
+    /// Only tasks older than this one
     #[arg(long, value_name = "TASK")]
     before: Option<String>,
     /// Print JSON

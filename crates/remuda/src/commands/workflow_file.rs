@@ -42,7 +42,7 @@ pub(crate) struct WorkflowArgs {
     /// Change a value in it: JSON, or else text; may be given several times
     #[arg(long = "set", value_name = "NODE.INPUT=VALUE")]
     set: Vec<Assignment>,
-    /// Give a node a file of this machine; may be given several times
+    /// Upload a file of this machine for the input of a node; may be given several times
     #[arg(long = "input", value_name = "NODE.INPUT=FILE")]
     pub(crate) inputs: Vec<Assignment>,
 }
@@ -71,7 +71,7 @@ impl WorkflowArgs {
             self.file.display().to_string()
         };
         let mut workflow =
-            Workflow::parse(bytes).map_err(|error| BadInput(format!("{from} is no workflow: {error}")))?;
+            Workflow::parse(bytes).map_err(|error| BadInput(format!("{from} is not a workflow: {error}")))?;
         for change in &self.set {
             let value = serde_json::from_str(&change.value)
                 .unwrap_or_else(|_| serde_json::Value::String(change.value.clone()));

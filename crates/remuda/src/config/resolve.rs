@@ -347,7 +347,8 @@ impl Resolver<'_> {
                 continue;
             }
             if let Some(near) = nearest(rest, known().filter_map(|known| known.strip_prefix("REMUDA_"))) {
-                self.warnings.push(format!("{name} is no variable of Remuda, did you mean REMUDA_{near}?"));
+                self.warnings
+                    .push(format!("{name} is not a variable of Remuda; did you mean REMUDA_{near}?"));
             }
         }
     }

@@ -268,7 +268,7 @@ fn what_is_not_for_this_program_does_not_stop_it() {
     assert_eq!(later.warnings.len(), 2, "{:?}", later.warnings);
     let typo = serve("", "REMUDA_LISTN=127.0.0.1:1 REMUDA_PORT=tcp://10.0.0.1:80 REMUDA_OTHER=1", "")
         .expect("a warning");
-    assert_eq!(typo.warnings, ["REMUDA_LISTN is no variable of Remuda, did you mean REMUDA_LISTEN?"]);
+    assert_eq!(typo.warnings, ["REMUDA_LISTN is not a variable of Remuda; did you mean REMUDA_LISTEN?"]);
 }
 
 #[test]

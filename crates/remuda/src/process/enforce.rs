@@ -10,7 +10,7 @@ use remuda_pool::Pulse;
 
 use crate::stop::Stop;
 
-/// A runtime that has not turned for so long will not stop the process either.
+/// A runtime that has not turned for this long will not stop the process either.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// Beyond the drain time everything but the drain itself must be done within this.
@@ -19,7 +19,7 @@ const BEYOND: Duration = Duration::from_secs(60);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// So long the log may take for the last word.
+/// How long the log may take for the last word.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// What the process is left to do after a signal.

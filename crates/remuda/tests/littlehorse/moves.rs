@@ -41,7 +41,7 @@ async fn a_result_that_was_not_heard_is_told_under_another_address() {
     stage.rendering().await;
     stage.double.down(0).await.unwrap();
     stage.sim.release().await;
-    worker.program.wait_line("how it ended was not heard", PATIENCE).await.unwrap();
+    worker.program.wait_line("the report of its end did not arrive", PATIENCE).await.unwrap();
     worker.program.kill_9().unwrap();
     drop(worker);
     stage.double.up(0).unwrap();

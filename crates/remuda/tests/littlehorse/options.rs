@@ -32,7 +32,7 @@ fn new(id: &str, graph: &Value, options: Option<&Value>) -> NewRun {
     NewRun::new(id, inputs).task(TASK).rewritten()
 }
 
-/// Loads a picture, renders for so long, and saves the picture.
+/// Loads a picture, renders for this long, and saves the picture.
 fn picture(millis: u64) -> Value {
     let mut graph = graph(1, millis);
     graph["3"] = json!({"class_type": "LoadImage", "inputs": {"image": "somewhere/else.png"}});

@@ -69,7 +69,7 @@ pub(crate) async fn start(data: &Path, args: &[&str], env: &[(&str, &str)]) -> R
     Running::start_with(&all, env).await
 }
 
-/// A graph that renders for at least so long and saves a picture.
+/// A graph that renders for at least this long and saves a picture.
 pub(crate) fn graph(seed: u64, millis: u64) -> Value {
     json!({
         "1": {"class_type": "RigProgress", "inputs":

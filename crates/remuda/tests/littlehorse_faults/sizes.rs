@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::rig::all_heard;
 use crate::stage::{Stage, ended, error, graph, last, log, output};
 
-/// A graph that leaves so many pictures.
+/// A graph that leaves this many pictures.
 fn many(pictures: u32) -> Value {
     json!({
         "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": pictures, "color": 7}},
@@ -15,7 +15,7 @@ fn many(pictures: u32) -> Value {
     })
 }
 
-/// A task that leaves 100 pictures whose folder has a name of so many bytes. A second one is served in any case.
+/// A task that leaves 100 pictures whose folder has a name of this many bytes. A second one is served in any case.
 async fn oversized(options: Options, name: usize) -> TaskRun {
     let stage = Stage::with(options).await;
     let folder = format!("/{}", "x".repeat(name));

@@ -88,7 +88,7 @@ pub(crate) async fn running(sim: &Running) -> usize {
     ["queue_running", "queue_pending"].iter().map(|list| queue[list].as_array().unwrap().len()).sum()
 }
 
-/// A graph that renders for so long and saves a picture. Its steps are short: only between them it can be stopped.
+/// A graph that renders for this long and saves a picture. Its steps are short: only between them it can be stopped.
 pub(crate) fn graph(seed: u64, millis: u64) -> Value {
     let steps = (millis / 100).max(10);
     json!({

@@ -31,7 +31,7 @@ impl Running {
         Self { program, first: serde_json::from_str(&line).expect("the first line is JSON") }
     }
 
-    /// A simulated ComfyUI whose steps take so long.
+    /// A simulated ComfyUI whose steps take this long.
     pub(crate) async fn sim(step_ms: u32) -> Self {
         let step = step_ms.to_string();
         Self::start(&["sim", "--listen", "127.0.0.1:0", "--json", "--step-ms", &step, "--model-load-ms", "1"])

@@ -21,9 +21,9 @@ use crate::watch::{Event, GaveUp, Lost, Outcome, SessionOptions};
 const CONFIRM_ABSENCE: Duration = Duration::from_millis(300);
 /// The end of a run was announced; if the frame that says "the history has it" is missing, look after this.
 const AFTER_END: Duration = Duration::from_millis(30);
-/// An announced end whose history entry does not appear for so long was deleted by somebody.
+/// An announced end whose history entry does not appear for this long was deleted by somebody.
 const HISTORY_GRACE: Duration = Duration::from_secs(3);
-/// A worker is suspected of being dead only after so many looks in a row.
+/// A worker is suspected of being dead only after this many looks in a row.
 const DEAD_LOOKS: u32 = 3;
 
 /// A request to the server that the session carries out.

@@ -52,7 +52,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     shared.receive(delivery);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no task can be had now");
+                    tracing::warn!(%error, "no task can be claimed now");
                     rest = Some(Instant::now() + jitter(pause));
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }

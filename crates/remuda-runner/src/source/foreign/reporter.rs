@@ -58,7 +58,7 @@ async fn say(shared: &Arc<Shared>, task: TaskId, mut tried: Option<oneshot::Send
             }
             Ok(Err(SourceError::Unavailable(why))) => why,
             Ok(Err(error @ (SourceError::Refused(_) | SourceError::Fenced))) => {
-                tracing::error!(key = delivery.key, attempt = delivery.attempt, %error, "its end was refused; it is not said again");
+                tracing::error!(key = delivery.key, attempt = delivery.attempt, %error, "its report was refused; it is not sent again");
                 if settle(shared, task, &delivery) {
                     return;
                 }
@@ -87,7 +87,13 @@ async fn say(shared: &Arc<Shared>, task: TaskId, mut tried: Option<oneshot::Send
 pub(super) fn tell_unheard(delivery: &Delivery, tries: u32, why: &str) {
     let (key, attempt) = (&delivery.key, delivery.attempt);
     if tries.is_power_of_two() {
-        tracing::warn!(key, attempt, tries, why, "how it ended was not heard; it is kept and said again");
+        tracing::warn!(
+            key,
+            attempt,
+            tries,
+            why,
+            "the report of its end did not arrive; it is kept and sent again"
+        );
     } else {
         tracing::debug!(key, attempt, tries, why, "how it ended was not heard");
     }
@@ -108,8 +114,8 @@ pub(super) async fn keep(shared: &Arc<Shared>, task: TaskId) {
     let write = move || writer.journal.save(task, true, || writer.deliveries().record(task));
     match tokio::task::spawn_blocking(write).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::error!(%task, %error, "how it ended cannot be kept in the journal"),
+        Ok(Err(error)) => tracing::error!(%task, %error, "its end cannot be written to the journal"),
         // Only a runtime that ends cancels such work.
-        Err(error) => tracing::error!(%task, %error, "how it ended cannot be kept in the journal"),
+        Err(error) => tracing::error!(%task, %error, "its end cannot be written to the journal"),
     }
 }

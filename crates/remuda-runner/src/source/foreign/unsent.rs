@@ -63,7 +63,7 @@ async fn say(queue: &dyn ForeignQueue, delivery: &Delivery, ending: &DeliveryEnd
             }
             Ok(Err(SourceError::Unavailable(why))) => why,
             Ok(Err(error)) => {
-                tracing::error!(key = delivery.key, attempt = delivery.attempt, %error, "its end was refused; it is not said again");
+                tracing::error!(key = delivery.key, attempt = delivery.attempt, %error, "its report was refused; it is not sent again");
                 return;
             }
             Err(_) => format!("no answer within {} s", LONGEST_TRY.as_secs()),

@@ -30,7 +30,7 @@ const MESSAGE_PACE: Duration = Duration::from_millis(5);
 /// The pause after a batch that did not arrive.
 const REST: Duration = Duration::from_secs(2);
 
-/// Messages that do not arrive are sent again for so long.
+/// Messages that do not arrive are sent again for this long.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// What was said is on its way before the end is reported, if that takes no longer than this.

@@ -142,7 +142,7 @@ struct Offered<'a> {
 }
 
 impl<'a> Offered<'a> {
-    /// The newest, at most so many names and bytes.
+    /// The newest, at most this many names and bytes.
     fn new(newest: &[(&'a Asset, [bool; GROUPS])], group: usize, (most, mut room): (usize, usize)) -> Self {
         let mut names = Vec::new();
         for (asset, _) in newest.iter().filter(|(_, groups)| groups[group]) {

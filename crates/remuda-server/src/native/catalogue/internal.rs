@@ -15,7 +15,7 @@ use crate::extract::ApiPath;
 use crate::share::{Held, Visit};
 use crate::state::AppState;
 
-/// So many of the caller's uploads are listed, by name.
+/// How many of the caller's uploads are listed, by name.
 const MOST_UPLOADS: u32 = 10_000;
 
 /// `GET /internal/folder_paths`

@@ -23,10 +23,10 @@ use super::choices;
 use crate::error::{ApiError, ApiResult};
 use crate::share::{Pass, Room, Visit};
 
-/// So many workers are named that have a class or a choice. A large fleet would otherwise be named with every one.
+/// How many workers are named that have a class or a choice. A large fleet would otherwise be named with every one.
 const MOST_WORKERS: usize = 100;
 
-/// Of so many choices of an input it is said where they are.
+/// For how many choices of an input it is said where they are.
 const MOST_RARE: usize = 10_000;
 
 /// The part of all that descriptions of one key may take.

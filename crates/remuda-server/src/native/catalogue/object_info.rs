@@ -22,7 +22,7 @@ use crate::routes::names;
 use crate::share::{Held, Visit};
 use crate::state::AppState;
 
-/// So many uploads are offered as choices, by name.
+/// How many uploads are offered as choices, by name.
 const MOST_UPLOADS: u32 = 10_000;
 
 /// `GET /object_info`

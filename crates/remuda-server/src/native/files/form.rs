@@ -22,10 +22,10 @@ use crate::routes::{timely, upload_room};
 use crate::share::Visit;
 use crate::state::AppState;
 
-/// So many fields a form may have.
+/// How many fields a form may have.
 const MOST_FIELDS: usize = 64;
 
-/// So long one may be that is not the file.
+/// How long a field may be that is not the file.
 const LONGEST_FIELD: usize = 64 << 10;
 
 /// Where the file goes.

@@ -29,10 +29,10 @@ const MAX_NAME: usize = 255;
 /// … and of all of them together.
 const MAX_PATH: usize = 1024;
 
-/// So many names are tried for a file whose name is taken.
+/// How many names are tried for a file whose name is taken.
 const MOST_NAMES: u32 = 10_000;
 
-/// The first so many are looked at one after the other: a file that is there under one of them keeps it.
+/// How many of the first ones are looked at one after the other: a file that is there under one of them keeps it.
 const LOOKED_AT: u32 = 50;
 
 /// `POST /upload/image`
@@ -151,7 +151,7 @@ async fn name_it(
 
 /// Who looks for a free name for an upload of this tenant. Others have turns of their own.
 fn turn(tenant: &Tenant) -> Arc<Mutex<()>> {
-    /// With so many remembered, those that nobody has are forgotten.
+    /// When this many are remembered, those that nobody has are forgotten.
     const REMEMBERED: usize = 256;
     static TURNS: LazyLock<std::sync::Mutex<HashMap<Tenant, Weak<Mutex<()>>>>> =
         LazyLock::new(Default::default);

@@ -17,10 +17,10 @@ use crate::error::ApiError;
 use crate::extract::SmallBody;
 use crate::state::AppState;
 
-/// So many running prompts are looked at to find the one that runs longest.
+/// How many running prompts are looked at to find the one that runs longest.
 const MOST_RUNNING: u32 = 1000;
 
-/// So many workers are told at once.
+/// How many workers are told at once.
 const AT_ONCE: usize = 16;
 
 /// The longest body: it says little.

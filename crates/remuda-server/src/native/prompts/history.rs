@@ -23,13 +23,13 @@ use crate::native::names;
 use crate::share::Visit;
 use crate::state::AppState;
 
-/// So many entries come without `max_items`: the newest.
+/// How many entries come without `max_items`: the newest.
 const USUAL: i64 = 1000;
 
-/// So many come at most, as a ComfyUI keeps no more.
+/// How many come at most, as a ComfyUI keeps no more.
 const MOST: i64 = 10_000;
 
-/// So many tasks are read together.
+/// How many tasks are read together.
 const PAGE: u32 = 256;
 
 const ENDED: [Status; 3] = [Status::Completed, Status::Failed, Status::Cancelled];

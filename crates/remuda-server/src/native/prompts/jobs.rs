@@ -25,10 +25,10 @@ use crate::native::names;
 use crate::share::Visit;
 use crate::state::AppState;
 
-/// So many jobs come at most in one answer.
+/// How many jobs come in one answer at most.
 const MOST: u32 = 1000;
 
-/// So many ids can be asked for at once.
+/// How many ids can be asked for at once.
 const MOST_ASKED: usize = 100;
 
 /// Names of states, as jobs have them.
@@ -46,7 +46,7 @@ const VISIBLE: [&str; 5] = ["images", "video", "audio", "3d", "text"];
 /// … and endings of files that it can show, whatever their kind.
 const VISIBLE_ENDINGS: [&str; 8] = [".obj", ".fbx", ".gltf", ".glb", ".usdz", ".txt", ".md", ".json"];
 
-/// So much of a text is shown as a preview.
+/// How much of a text is shown as a preview.
 const TEXT: usize = 1024;
 
 fn state_of(task: &Task) -> &'static str {

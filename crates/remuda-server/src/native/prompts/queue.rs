@@ -26,22 +26,22 @@ use crate::service;
 use crate::share::Visit;
 use crate::state::AppState;
 
-/// So many of those that wait are listed. `GET /prompt` counts all of them.
+/// How many of those that wait are listed. `GET /prompt` counts all of them.
 const MOST_PENDING: u32 = 1000;
 
-/// So many of those that run are listed.
+/// How many of those that run are listed.
 const MOST_RUNNING: u32 = 1000;
 
-/// So many are cancelled at once.
+/// How many are cancelled at once.
 const AT_ONCE: usize = 64;
 
-/// So long it may take a worker to let go of a prompt that waits there.
+/// How long a worker may take to let go of a prompt that waits there.
 const LET_GO: Duration = Duration::from_secs(5);
 
-/// So many are looked at together when the queue is cleared.
+/// How many are looked at together when the queue is cleared.
 const PAGE: u32 = 512;
 
-/// So many ids can be named in one request.
+/// How many ids can be named in one request.
 const MOST_IDS: usize = 10_000;
 
 /// `GET /prompt`.

@@ -16,7 +16,7 @@ use crate::changes::Follow;
 use crate::native::names;
 use crate::state::AppState;
 
-/// What a client missed is kept for so long after its socket left and its last prompt ended.
+/// What a client missed is kept for this long after its socket left and its last prompt ended.
 pub(super) const KEPT: Duration = Duration::from_secs(60);
 
 /// A prompt whose news the client wants.

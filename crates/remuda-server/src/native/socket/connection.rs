@@ -37,20 +37,20 @@ const LONGEST_SENTENCE: usize = 4 << 10;
 /// As long as no more than this is on its way to a socket, it is not worth counting: the number of sockets bounds it.
 const SMALL: usize = 16 << 10;
 
-/// So many messages are handed over before the client is listened to.
+/// How many messages are handed over before the client is listened to.
 const BATCH: usize = 64;
 
-/// So long after something was sent it is asked whether it arrived.
+/// How long after something was sent it is asked whether it arrived.
 const ASK: Duration = Duration::from_secs(1);
 
-/// So often a silent connection is asked whether it is still there.
+/// How often a silent connection is asked whether it is still there.
 const PING: Duration = Duration::from_secs(20);
 
-/// So often a client with prompts hears something. ComfyUI is never silent for long while it renders, and some clients
+/// How often a client with prompts hears something. ComfyUI is never silent for long while it renders, and some clients
 /// take ten seconds of silence for a broken connection; here the ComfyUI may be gone, and another has to begin anew.
 const REMIND: Duration = Duration::from_secs(6);
 
-/// Who neither reads nor answers for so long is gone. Scripts do other things for minutes before they read.
+/// Who neither reads nor answers for this long is gone. Scripts do other things for minutes before they read.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A farewell takes no longer.

@@ -14,10 +14,10 @@ use crate::changes::Follow;
 use crate::share::{Guest, Ledger};
 use crate::state::AppState;
 
-/// So many clients are known at once. A socket beyond them is refused.
+/// How many clients are known at once. A socket beyond them is refused.
 const CLIENTS: usize = 8192;
 
-/// With so many, a prompt's client gets no mailbox before it comes: who sends every prompt under another name and never
+/// When this many are known, a prompt's client gets no mailbox before it comes: who sends every prompt under another name and never
 /// listens takes no socket's place.
 const UNSEEN: usize = CLIENTS / 2;
 

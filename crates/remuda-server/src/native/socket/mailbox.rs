@@ -11,16 +11,16 @@ use bytes::Bytes;
 
 use super::shelf::Shelf;
 
-/// So many texts wait for a client …
+/// How many texts may wait for a client …
 pub(super) const TEXTS: usize = 1000;
 
-/// … and so many bytes of them.
+/// … and how many bytes of them.
 const TEXT_BYTES: usize = 4 << 20;
 
-/// So many bytes of pictures wait for a slow reader …
+/// How many bytes of pictures may wait for a slow reader …
 const PICTURE_BYTES: usize = 32 << 20;
 
-/// … and so many pictures.
+/// … and how many pictures.
 const PICTURES: usize = 256;
 
 /// How many texts wait when the tenant's mailboxes are full together …

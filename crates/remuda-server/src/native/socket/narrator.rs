@@ -28,13 +28,13 @@ const OFTEN: Duration = Duration::from_secs(1);
 /// The same for a client without a socket.
 const SELDOM: Duration = Duration::from_secs(15);
 
-/// What is heard may come later than the end that the store knows; so long it is waited for.
+/// How long news of ComfyUI are waited for that come later than the end that the store knows.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// So many changes are looked at before frames have their turn.
+/// How many changes are looked at before frames have their turn.
 const CHANGES: usize = 64;
 
-/// So many frames are passed on before changes have their turn.
+/// How many frames are passed on before changes have their turn.
 const FRAMES: usize = 256;
 
 /// How many prompts are read at once.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// So many bytes may wait in the mailboxes of one tenant.
+/// How many bytes may wait in the mailboxes of one tenant.
 const OWN: usize = 48 << 20;
 
-/// When so many wait in all of them …
+/// When this many wait in all of them …
 const HOUSE: usize = 128 << 20;
 
 /// … a tenant that has less than this is still not concerned.

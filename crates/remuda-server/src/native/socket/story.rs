@@ -16,7 +16,7 @@ use super::mailbox::Picture;
 use super::words;
 use crate::native::names;
 
-/// So many messages of an attempt are remembered, so that they are not told twice.
+/// How many messages of an attempt are remembered, so that they are not told twice.
 const REMEMBERED: usize = 4096;
 
 /// ComfyUI's own names of a prompt; more than a few would be somebody else's.
@@ -25,10 +25,10 @@ const NAMES: usize = 4;
 /// ComfyUI's names are UUIDs, with hyphens or without. What is shorter could be any word of a message.
 const SHORTEST_NAME: usize = 32;
 
-/// So many states of progress wait behind a held message …
+/// How many states of progress may wait behind a held message …
 const MOST_BEHIND: usize = 64;
 
-/// … and so many bytes of them.
+/// … and how many bytes of them.
 const BEHIND_BYTES: usize = 1 << 20;
 
 /// What is longer is not taken apart when it is heard: as values it would take up to a hundred times that room. It is told at the

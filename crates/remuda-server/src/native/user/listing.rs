@@ -9,7 +9,7 @@ use serde::Serialize;
 /// How many entries a list may have, folders included …
 const MOST: usize = 100_000;
 
-/// … and so many bytes of paths.
+/// … and how many bytes of paths.
 const MOST_BYTES: usize = 16 << 20;
 
 /// How many parts a path may have, the name of the file included.

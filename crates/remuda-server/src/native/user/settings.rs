@@ -26,7 +26,7 @@ use crate::state::AppState;
 /// The collection that settings are in.
 const SPACE: &str = "settings";
 
-/// So many one request may change.
+/// How many settings one request may change.
 const MOST: usize = 10_000;
 
 /// `GET /users`: one user per tenant, whose things are kept here.

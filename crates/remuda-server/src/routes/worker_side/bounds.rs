@@ -41,7 +41,7 @@ const LEASES_OF_ONE: usize = 8;
 /// Refuses a list that nobody has.
 pub(super) fn listed(field: &str, length: usize, most: usize) -> ApiResult<()> {
     if length > most {
-        return Err(ApiError::invalid(field, format!("{field} has {length} entries; {most} are possible")));
+        return Err(ApiError::invalid(field, format!("{field} has {length} entries; {most} are allowed")));
     }
     Ok(())
 }
@@ -95,8 +95,7 @@ pub(super) fn spec(spec: &WorkerSpec) -> ApiResult<()> {
     }
     let bytes = spec.bytes();
     if bytes > SPEC {
-        let error =
-            format!("spec.labels, name and endpoint have {bytes} bytes together; {SPEC} are possible");
+        let error = format!("spec.labels, name and endpoint have {bytes} bytes together; {SPEC} are allowed");
         return Err(ApiError::invalid("spec.labels", error));
     }
     labels.iter().try_for_each(|text| printable("spec.labels", text))

@@ -137,7 +137,7 @@ impl Deliveries {
         self.under().get(&lease).map_or(0, |under| under.beside(n))
     }
 
-    /// A file begins to come, under a lease of which all files together may have so many bytes.
+    /// A file begins to come, under a lease of which all files together may have this many bytes.
     pub(super) fn begin(&self, lease: LeaseRef, owner: OwnerId, n: u32, most: u64) -> Coming {
         let (came, refused) = (AtomicU64::new(0), AtomicBool::new(false));
         Coming { under: Arc::clone(&self.under), lease, owner, n, most, came, refused }

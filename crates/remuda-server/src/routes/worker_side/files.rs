@@ -86,7 +86,7 @@ pub(crate) async fn input(
         (status = 400, description = "It did not arrive whole", body = ErrorBody),
         (status = 409, description = "The lease is another process's", body = ErrorBody),
         (status = 413, description = "It is too large", body = ErrorBody),
-        (status = 422, description = "The task has as many files, or bytes, as one may have", body = ErrorBody),
+        (status = 422, description = "The task has reached its limit of files or bytes", body = ErrorBody),
         (status = 507, description = "The disk is full", body = ErrorBody),
     ),
 )]

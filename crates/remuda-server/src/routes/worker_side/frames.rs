@@ -21,7 +21,7 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::read_body;
 use crate::state::AppState;
 
-/// Frames of so many tasks are taken from one body.
+/// From how many tasks frames are taken in one body.
 const MOST_TASKS: usize = 256;
 
 /// A server that does not take frames within this time does not get them.

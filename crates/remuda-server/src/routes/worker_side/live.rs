@@ -13,16 +13,16 @@ use super::deliveries::Deliveries;
 use super::offers::Offers;
 use super::owners::Owners;
 
-/// Frames come several times in a second; so long one look at the lease is good for all of them.
+/// How long one look at the lease is good for: frames come several times in a second.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// After so long without a frame a task is forgotten; its end may have been reported to another server.
+/// After this long without a frame a task is forgotten; its end may have been reported to another server.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// So many tasks are remembered.
+/// How many tasks are remembered.
 const MOST: usize = 20_000;
 
-/// A server that does not take the call within this time is not there.
+/// A server that does not answer the call within this time is not there.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// Who holds a lease.

@@ -22,7 +22,7 @@ const SMALL: u64 = 16 << 10;
 /// What a name takes in memory besides its text.
 const NAME: u64 = 64;
 
-/// The labels of so many workers are remembered.
+/// How many workers' labels are remembered.
 const MOST: usize = 20_000;
 
 /// What a worker offers, held once for all that offer the same.

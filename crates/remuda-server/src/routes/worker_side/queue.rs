@@ -28,10 +28,10 @@ use crate::wire::printable;
 /// From here on an answer is counted.
 const LARGE: usize = 64 << 10;
 
-/// About so many bytes are said of a file that must be at the worker first.
+/// About how many bytes are said of a file that must be at the worker first.
 const PLACEMENT: usize = 256;
 
-/// So long may be what a process says of an incident.
+/// How long a process's words about an incident may be.
 const LONGEST_WORD: usize = 200;
 
 /// Which installation this is
@@ -65,7 +65,7 @@ pub(crate) async fn installation(
         (status = 403, description = "The key lacks the scope `worker`", body = ErrorBody),
         (status = 409, description = "The name is another key's, or the installation's own", body = ErrorBody),
         (status = 422, description = "A label is too long, or there are too many", body = ErrorBody),
-        (status = 429, description = "The key has as many workers, or labels of workers, as one may have", body = ErrorBody),
+        (status = 429, description = "The key has reached its limit of workers, or of their labels", body = ErrorBody),
     ),
 )]
 pub(crate) async fn acquire(
@@ -137,7 +137,7 @@ pub(crate) async fn release(
         (status = 204, description = "Kept"),
         (status = 413, description = "It is larger than 64 MiB", body = ErrorBody),
         (status = 422, description = "The hash is another one, or it holds more than 500,000 JSON values", body = ErrorBody),
-        (status = 429, description = "The key has brought as much as one may", body = ErrorBody),
+        (status = 429, description = "The key has reached its limit", body = ErrorBody),
     ),
 )]
 pub(crate) async fn object_info(
@@ -185,9 +185,9 @@ fn described(sha256: Sha256, body: &[u8]) -> ApiResult<String> {
 
 /// Claim a task
 ///
-/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. Of one
-/// worker one claim waits, and one with `ahead`: the next one answers it with 204. The worker has the labels that it was
-/// registered with, whatever the claim says; of what is `loaded` the first 64 count.
+/// Waits up to `wait_ms`, at most 25 s, for one that the worker can run. A claim whose client goes away is given back. Only
+/// one claim of a worker waits, and one more with `ahead`: a newer one answers the older with 204. The worker has the labels
+/// that it was registered with, whatever the claim says. Of `loaded` the first 64 count.
 #[utoipa::path(
     post, path = "/api/v1/worker/claim", tag = "worker", operation_id = "worker_claim",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -233,8 +233,8 @@ pub(crate) async fn claim(
 
 /// Take over what runs on a worker
 ///
-/// The caller's own leases that are not in `known`, and those of others that ran out. At least one of them, and not more than
-/// 8 MiB of graphs together: ask again, with those that came in `known`, until none comes.
+/// The caller's own leases that are not in `known`, and those of others that ran out. An answer has at
+/// most 8 MiB of graphs, but at least one lease: ask again, with those that you have in `known`, until none comes.
 #[utoipa::path(
     post, path = "/api/v1/worker/adopt", tag = "worker", operation_id = "worker_adopt",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -299,8 +299,8 @@ pub(crate) async fn leases(
 
 /// Renew leases and workers, and wait for news of them
 ///
-/// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start sooner what only waits. Of one
-/// process one beat waits: the next one answers it with what is known.
+/// Waits up to `wait_ms`, at most 25 s, for a cancellation, or for an idle worker that could start a waiting task
+/// sooner. Only one beat of a process waits: a newer one answers it with what is known.
 #[utoipa::path(
     post, path = "/api/v1/worker/beat", tag = "worker", operation_id = "worker_beat",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),
@@ -330,7 +330,7 @@ pub(crate) async fn beat(
     Ok(Json(reply))
 }
 
-/// An attempt ended
+/// Report how an attempt ended
 ///
 /// The same report again gives the same answer. Files of a result must have been delivered under the same lease.
 #[utoipa::path(
@@ -358,10 +358,10 @@ pub(crate) async fn end(
     Ok(Json(reply))
 }
 
-/// Work on a task's graph harmed the process
+/// Report that work on a task's graph harmed the process
 ///
-/// It died in the middle of it, or the work came to no end. Only for the holder of the lease; the same incident again is counted
-/// once. With the second one the task fails with the class `harmful`, and the lease is gone.
+/// The process died during the work, or the work did not end. Only the holder of the lease may report it, and the same
+/// incident counts once. With the second one the task fails with the class `harmful`, and the lease is gone.
 #[utoipa::path(
     post, path = "/api/v1/worker/harm", tag = "worker", operation_id = "worker_harm",
     params(("remuda-owner" = String, Header, description = "The process that asks", format = Uuid)),

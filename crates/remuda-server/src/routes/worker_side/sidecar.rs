@@ -149,6 +149,6 @@ pub(super) fn too_much(task: TaskId, limit: &'static str, error: String) -> ApiE
 /// A file of a result that was not delivered under the lease that reports it.
 pub(super) fn foreign_file(key: &str) -> ApiError {
     let key: String = key.chars().take(120).collect();
-    let error = format!("the result names the file {key}, which was not delivered so under this lease");
+    let error = format!("the result names the file {key}, which was not delivered under this lease");
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "foreign_file", error).field("ending.result.files")
 }

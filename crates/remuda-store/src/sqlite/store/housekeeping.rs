@@ -9,7 +9,7 @@ use super::super::reads;
 use super::SqliteStore;
 use crate::{HousekeepingStore, Result, Tidied};
 
-/// So many tasks are forgotten in one transaction: each may have much text.
+/// How many tasks are forgotten in one transaction: each may have much text.
 const FORGOTTEN_AT_ONCE: usize = 10;
 
 #[async_trait]

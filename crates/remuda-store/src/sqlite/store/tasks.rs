@@ -17,7 +17,7 @@ use crate::{
     OriginQuery, Page, Position, Result, Submitted, TaskStore, turns,
 };
 
-/// So many tasks are hidden in one transaction: others wait for it.
+/// How many tasks are hidden in one transaction: others wait for it.
 const HIDDEN_AT_ONCE: usize = 500;
 
 #[async_trait]

@@ -88,7 +88,7 @@ impl Connection for ForeignConnection {
         tokio::join!(queue.close(), end_all(herd, &source, &clients, drain));
         let unsent = source.close(if queue.is_away() { LAST_TRY } else { LAST_REPORTS }).await;
         if unsent > 0 {
-            tracing::warn!(unsent, "some reports were not heard; they are sent after the next start");
+            tracing::warn!(unsent, "some reports did not arrive; they are sent after the next start");
         }
     }
 }

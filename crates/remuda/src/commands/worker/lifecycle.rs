@@ -87,7 +87,7 @@ pub(super) async fn run_worker<S: Serve>(
     }
     stop.requested().await;
     let drain = around.settings.tasks.drain;
-    tracing::info!(drain_s = drain.as_secs(), "stopping; once more stops at once");
+    tracing::info!(drain_s = drain.as_secs(), "stopping; a second signal stops at once");
     let stopped = async {
         connection.end(&herd, drain).await;
         simulators.stop().await;

@@ -27,7 +27,7 @@ static MEMORY: Setting = Setting {
     default: "256MiB",
     shape: Shape::Size,
     range: (16 << 20, 1 << 40),
-    help: "Bytes of request bodies and answers in memory at once, at least four times server.body_limit; beyond it the largest users get 503",
+    help: "How many bytes of request bodies and answers may be in memory at once, at least four times server.body_limit; beyond that the largest users get 503",
     ..Setting::BASE
 };
 
@@ -37,7 +37,7 @@ static CONNECTIONS: Setting = Setting {
     default: "8192",
     shape: Shape::Number,
     range: (16, 1_000_000),
-    help: "How many connections there may be; beyond it the oldest idle ones are closed",
+    help: "How many connections there may be; beyond that the longest idle ones are closed",
     ..Setting::BASE
 };
 
@@ -47,7 +47,7 @@ static CONNECTIONS_PER_ADDRESS: Setting = Setting {
     default: "2048",
     shape: Shape::Number,
     range: (1, 1_000_000),
-    help: "How many of them one address may have, this machine and trusted proxies excepted",
+    help: "How many of these one address may have; this machine and trusted proxies are exempt",
     ..Setting::BASE
 };
 
@@ -57,7 +57,7 @@ static RATE: Setting = Setting {
     default: "20000",
     shape: Shape::Number,
     range: (0, 10_000_000),
-    help: "How many requests one tenant or one address may send in a second; 0 for any number",
+    help: "How many requests one tenant or one address may send in a second; 0 means no limit",
     ..Setting::BASE
 };
 
@@ -67,7 +67,7 @@ static SUBMISSIONS: Setting = Setting {
     default: "128",
     shape: Shape::Number,
     range: (1, 65_536),
-    help: "How many bodies of submissions may be read at once; one tenant gets three quarters of this and of the following",
+    help: "How many submissions may be read at once; one tenant gets at most three quarters of this limit and of the following ones",
     ..Setting::BASE
 };
 
@@ -97,7 +97,7 @@ static DOWNLOADS: Setting = Setting {
     default: "1024",
     shape: Shape::Number,
     range: (1, 65_536),
-    help: "How many files and long lists may be on their way to readers",
+    help: "How many files and long lists may be sent at once",
     ..Setting::BASE
 };
 
@@ -157,7 +157,7 @@ static BODY_RATE: Setting = Setting {
     default: "1KiB",
     shape: Shape::Size,
     range: (0, 1 << 30),
-    help: "How many bytes an upload must bring in a second, taken over server.body_time",
+    help: "How many bytes per second an upload must bring, averaged over server.body_time",
     ..Setting::BASE
 };
 
@@ -167,7 +167,7 @@ static WRITE_TIME: Setting = Setting {
     default: "30s",
     shape: Shape::Duration,
     range: (1, 3_600),
-    help: "After how long a reader is cut off that takes nothing of its answer",
+    help: "How long a client may read nothing of its answer before it is cut off",
     ..Setting::BASE
 };
 
@@ -197,7 +197,7 @@ static DOCUMENT_BYTES: Setting = Setting {
     default: "1GiB",
     shape: Shape::Size,
     range: (1 << 20, 1 << 40),
-    help: "How many bytes they may have together",
+    help: "How many bytes these may take together",
     ..Setting::BASE
 };
 
@@ -264,7 +264,7 @@ impl Door {
         })
     }
 
-    /// The limits of a server for which so many files may be open: most of them are connections.
+    /// The limits of a server for which this many files may be open: most of them are connections.
     pub(crate) fn limits(&self, open_files: Option<u64>) -> Limits {
         let mut limits = self.limits.clone();
         if let Some(files) = open_files {

@@ -82,7 +82,7 @@ static ALLOWED_PATHS: Setting = Setting {
     env: &["REMUDA_ALLOWED_PATHS"],
     flags: &[flag("allow-path", "DIR", SERVE)],
     shape: Shape::List,
-    help: "Folders of the workers' hosts, as absolute paths, in which every tenant's graphs may read files; not set: none",
+    help: "Folders on the workers' hosts, as absolute paths, from which every tenant's graphs may read files; not set: none",
     ..Setting::BASE
 };
 

@@ -33,8 +33,7 @@ static POOL_QUEUE: Setting = Setting {
     default: "256",
     shape: Shape::Number,
     range: (4, 65_536),
-    help: "How many large requests may wait for those threads, a quarter of them from one tenant; further ones are answered \
-           503 or 429",
+    help: "How many large requests may wait for those threads, a quarter of them from one tenant; further ones get 503 or 429",
     ..Setting::BASE
 };
 

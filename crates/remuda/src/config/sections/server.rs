@@ -54,7 +54,7 @@ static ALLOWED_HOSTS: Setting = Setting {
     env: &["REMUDA_ALLOWED_HOSTS"],
     flags: &[flag("allowed-host", "HOST", SERVE)],
     shape: Shape::List,
-    help: "Names that a request's Host may have besides the address listened on, while there is no API key",
+    help: "Host names that requests may use besides the address listened on, while there is no API key",
     ..Setting::BASE
 };
 
@@ -65,7 +65,7 @@ pub(super) static BODY_LIMIT: Setting = Setting {
     default: "32MiB",
     shape: Shape::Size,
     range: (1 << 10, 1 << 30),
-    help: "Longest request body, uploads of files excepted; also the longest graph with its extra_data, as ComfyUI writes it",
+    help: "Longest request body, except for file uploads; also the longest graph with its extra_data, as ComfyUI writes it",
     ..Setting::BASE
 };
 
@@ -94,7 +94,7 @@ static LOGIN_FAILURES: Setting = Setting {
     default: "20",
     shape: Shape::Number,
     range: (1, 1_000_000),
-    help: "Wrong keys of one address within a minute, before the answers to further ones are held back for 1 s",
+    help: "How many wrong keys one address may send in a minute before each further answer is held back for 1 s",
     ..Setting::BASE
 };
 

@@ -25,7 +25,7 @@ static RETENTION: Setting = Setting {
     default: "7d",
     shape: Shape::Duration,
     range: (60, 3650 * 86_400),
-    help: "How long a finished task and its files stay",
+    help: "How long an ended task and its files are kept",
     ..Setting::BASE
 };
 
@@ -34,14 +34,14 @@ static SECRET_KEY_FILE: Setting = Setting {
     env: &["REMUDA_SECRET_KEY_FILE"],
     flags: &[flag("secret-key-file", "FILE", Program::RUNNING)],
     shape: Shape::Path,
-    help: "File with the keys that secrets are sealed with, one per line, the first one seals; the same for all servers",
+    help: "File with the keys that seal secrets, one per line; the first one seals, all of them open; the same for all servers",
     ..Setting::BASE
 };
 
 static SECRET_KEY: Setting = Setting {
     name: "store.secret_key",
     env: &["REMUDA_SECRET_KEY"],
-    help: "The same keys themselves, separated by commas, in place of the file",
+    help: "The keys themselves, separated by commas, instead of the file",
     secret: true,
     ..Setting::BASE
 };

@@ -16,7 +16,7 @@ static TIMEOUT: Setting = Setting {
     default: "5m",
     shape: Shape::Duration,
     range: (1, 86_400),
-    help: "How long a synchronous request waits for its render unless it says otherwise",
+    help: "How long a synchronous request waits for its render, unless it sets its own limit",
     ..Setting::BASE
 };
 
@@ -27,7 +27,7 @@ static LIMIT: Setting = Setting {
     default: "1024",
     shape: Shape::Number,
     range: (1, 65_536),
-    help: "How many synchronous requests may be under way; further ones are answered 503",
+    help: "How many synchronous requests may be under way; further ones get 503",
     ..Setting::BASE
 };
 

@@ -20,7 +20,7 @@ static TIMEOUT: Setting = Setting {
     default: "30m",
     shape: Shape::Duration,
     range: (1, 30 * 86_400),
-    help: "How long a task may render, from the start of the render, unless it says otherwise",
+    help: "How long a task may render, unless it sets its own limit",
     ..Setting::BASE
 };
 
@@ -31,7 +31,7 @@ static MAX_RETRIES: Setting = Setting {
     default: "3",
     shape: Shape::Number,
     range: (0, 100),
-    help: "How often a failed task is tried again, unless it says otherwise",
+    help: "How often a failed task is retried, unless it sets its own limit",
     ..Setting::BASE
 };
 
@@ -42,7 +42,7 @@ static PRIORITY: Setting = Setting {
     default: "5",
     shape: Shape::Number,
     range: (0, 9),
-    help: "Priority of a task that names none; higher is sooner",
+    help: "Priority of tasks that do not set one; higher runs sooner",
     ..Setting::BASE
 };
 
@@ -64,7 +64,7 @@ static DRAIN: Setting = Setting {
     default: "25s",
     shape: Shape::Duration,
     range: (0, 86_400),
-    help: "How long a stop waits for running tasks before leaving them to be adopted, or giving them back to LittleHorse",
+    help: "How long a stop waits for running tasks before it leaves them to be adopted, or gives them back to LittleHorse",
     ..Setting::BASE
 };
 
@@ -85,7 +85,7 @@ static MAX_OUTPUT_TOTAL: Setting = Setting {
     default: "1TiB",
     shape: Shape::Size,
     range: (1, 1 << 50),
-    help: "How large the output files of one task may be together on a worker elsewhere",
+    help: "How large all output files of one task may be together when a sidecar delivers them",
     ..Setting::BASE
 };
 
@@ -115,7 +115,7 @@ static MAX_WAITING: Setting = Setting {
     default: "10000000",
     shape: Shape::Number,
     range: (0, 1_000_000_000),
-    help: "How many tasks of one tenant may wait; further ones are refused; 0 for any number",
+    help: "How many tasks of one tenant may wait; further ones are refused; 0 means no limit",
     ..Setting::BASE
 };
 
@@ -125,7 +125,7 @@ static MAX_STORED: Setting = Setting {
     default: "10TiB",
     shape: Shape::Size,
     range: (0, 1 << 60),
-    help: "How many bytes the tasks of one tenant, their results and its uploads may take; beyond it nothing more is taken in; 0 for any number",
+    help: "How many bytes the tasks of one tenant, their results and its uploads may take; beyond that nothing more is accepted; 0 means no limit",
     ..Setting::BASE
 };
 
@@ -134,7 +134,7 @@ static TENANT_LABELS: Setting = Setting {
     env: &["REMUDA_TENANT_LABELS"],
     flags: &[flag("tenant-label", "TENANT=LABEL", SERVE)],
     shape: Shape::List,
-    help: "A label that workers must have to get tasks of a tenant, as alice=pool=a: binds the tenant to those workers",
+    help: "Label that a worker must have to run a tenant's tasks, such as alice=pool=a; binds the tenant to those workers",
     ..Setting::BASE
 };
 

@@ -29,7 +29,7 @@ static ID: Setting = Setting {
     env: &["REMUDA_WORKER_ID"],
     flags: &[flag("worker-id", "ID", WORKER)],
     shape: Shape::Name,
-    help: "Name of this worker; without one it makes its own and keeps it in the data directory",
+    help: "Name of this worker; not set: it makes one and keeps it in the data directory",
     ..Setting::BASE
 };
 

@@ -46,7 +46,7 @@ static MAX_OBJECT_INFOS: Setting = Setting {
     default: "1024",
     shape: Shape::Number,
     range: (1, 1_000_000),
-    help: "How many descriptions of nodes the workers of one API key may keep with the server",
+    help: "How many node descriptions (/object_info) the workers of one API key may keep at the server",
     ..Setting::BASE
 };
 
@@ -66,7 +66,7 @@ static OBJECT_INFO_RETENTION: Setting = Setting {
     default: "30d",
     shape: Shape::Duration,
     range: (60, 10 * 365 * 86_400),
-    help: "How long a description of nodes stays that no worker uses",
+    help: "How long a node description that no worker uses is kept",
     ..Setting::BASE
 };
 
@@ -76,7 +76,7 @@ static MAX_ANSWER: Setting = Setting {
     default: "16MiB",
     shape: Shape::Size,
     range: (1 << 16, 1 << 40),
-    help: "Longest answer of a ComfyUI that has no limit of its own, unpacked; a worker that sends more is put aside",
+    help: "Longest answer of a ComfyUI, unpacked, where no other limit applies; a worker that sends more is put aside",
     ..Setting::BASE
 };
 

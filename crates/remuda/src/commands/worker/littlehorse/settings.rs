@@ -36,7 +36,7 @@ static TASK_NAME: Setting = Setting {
     flags: &[flag("task-name", "NAME", WORKER)],
     default: "execute-comfyui-workflow",
     shape: Shape::Name,
-    help: "The TaskDef that is served",
+    help: "The TaskDef to serve",
     ..Setting::BASE
 };
 
@@ -45,8 +45,7 @@ static OPTIONS_TASK: Setting = Setting {
     env: &["REMUDA_LITTLEHORSE_OPTIONS_TASK", "LHW_OPTIONS_TASK_NAME"],
     flags: &[flag("options-task", "NAME", WORKER)],
     shape: Shape::Name,
-    help: "A second TaskDef that is served, whose input options has a time limit, files and a folder; without a name \
-           there is none",
+    help: "A second TaskDef to serve, whose input `options` sets a time limit, files and a folder; not set: none",
     ..Setting::BASE
 };
 
@@ -56,7 +55,7 @@ static SLOTS: Setting = Setting {
     flags: &[flag("slots", "N", WORKER)],
     shape: Shape::Number,
     range: (1, 4096),
-    help: "How many tasks may be under way at once, over all ComfyUIs of this process; not set: one for each ComfyUI",
+    help: "How many tasks may run at once on all ComfyUIs of this process; not set: one for each ComfyUI",
     ..Setting::BASE
 };
 
@@ -65,8 +64,7 @@ static OUTPUT_DIR: Setting = Setting {
     env: &["REMUDA_LITTLEHORSE_OUTPUT_DIR", "COMFYUI_OUTPUT_DIR"],
     flags: &[flag("comfyui-output-dir", "DIR", WORKER)],
     shape: Shape::Path,
-    help: "ComfyUI's output folder as the readers of results see it: what paths of outputs begin with, unless --files \
-           says where outputs are delivered to",
+    help: "ComfyUI's output folder as readers of results see it: output paths begin with it, unless --files says where outputs are delivered to",
     ..Setting::BASE
 };
 
@@ -76,7 +74,7 @@ static POLL_INTERVAL: Setting = Setting {
     default: "2s",
     shape: Shape::Duration,
     range: (0, 3600),
-    help: "Pause between two looks at ComfyUI's queue; ends are told by its websocket and not waited for",
+    help: "Pause between two looks at ComfyUI's queue; ends of prompts are heard over its websocket in any case",
     ..Setting::BASE
 };
 
@@ -86,8 +84,7 @@ static HISTORY_TIMEOUT: Setting = Setting {
     default: "10m",
     shape: Shape::Duration,
     range: (1, 86_400),
-    help: "How long the end of a prompt is looked for at a ComfyUI that does not answer, before it counts as lost; the \
-           render itself is bounded by the timeout of the task",
+    help: "How long a ComfyUI that does not answer is asked how a prompt ended, before the prompt counts as lost; the render itself is bounded by the task's timeout",
     ..Setting::BASE
 };
 
@@ -107,7 +104,7 @@ static HTTP_RETRIES: Setting = Setting {
     default: "3",
     shape: Shape::Number,
     range: (0, 100),
-    help: "How often a request to ComfyUI that failed, and may be repeated, is repeated",
+    help: "How often a failed request to ComfyUI is repeated, if it may be",
     ..Setting::BASE
 };
 
@@ -117,7 +114,7 @@ static HEALTH_INTERVAL: Setting = Setting {
     default: "2s",
     shape: Shape::Duration,
     range: (0, 3600),
-    help: "Pause between two questions whether ComfyUI answers",
+    help: "Pause between two health checks of ComfyUI",
     ..Setting::BASE
 };
 
@@ -127,7 +124,7 @@ static HEALTH_TIMEOUT: Setting = Setting {
     default: "2m",
     shape: Shape::Duration,
     range: (0, 86_400),
-    help: "How long a start waits for a ComfyUI to answer, before the worker registers",
+    help: "How long a start waits for a ComfyUI to answer before the worker registers",
     ..Setting::BASE
 };
 
@@ -165,15 +162,15 @@ passed! {
     OAUTH_SECRET "oauth_client_secret" "REMUDA_LITTLEHORSE_OAUTH_CLIENT_SECRET" "LHC_OAUTH_CLIENT_SECRET", "",
         Shape::Text, true, "Client secret for OAuth";
     OAUTH_URL "oauth_access_token_url" "REMUDA_LITTLEHORSE_OAUTH_ACCESS_TOKEN_URL" "LHC_OAUTH_ACCESS_TOKEN_URL", "",
-        Shape::Url, false, "Where OAuth's tokens are had";
+        Shape::Url, false, "Where OAuth access tokens come from";
     KEEPALIVE "keepalive_time_ms" "REMUDA_LITTLEHORSE_KEEPALIVE_TIME_MS" "LHC_GRPC_KEEPALIVE_TIME_MS", "45000",
         Shape::Number, false, "Pause between two pings, in milliseconds; servers hang up below 15000";
     KEEPALIVE_TIMEOUT "keepalive_timeout_ms" "REMUDA_LITTLEHORSE_KEEPALIVE_TIMEOUT_MS"
-        "LHC_GRPC_KEEPALIVE_TIMEOUT_MS", "5000", Shape::Number, false, "How long the answer to one may take";
+        "LHC_GRPC_KEEPALIVE_TIMEOUT_MS", "5000", Shape::Number, false, "How long the answer to a ping may take";
     QUOTA "wait_for_quota" "REMUDA_LITTLEHORSE_WAIT_FOR_QUOTA" "LHC_GRPC_RESOURCE_EXHAUSTED_RETRY", "true",
-        Shape::Switch, false, "Repeat calls that a quota refused, when the server says so";
+        Shape::Switch, false, "Repeat calls that were refused because of a quota, when the server says so";
     WORKER_ID "worker_id" "REMUDA_LITTLEHORSE_WORKER_ID" "LHW_TASK_WORKER_ID", "", Shape::Text, false,
-        "What this process is called at the server; without one it is made from the id in the data directory";
+        "Name of this process at the server; not set: made from the id in the data directory";
     WORKER_VERSION "worker_version" "REMUDA_LITTLEHORSE_WORKER_VERSION" "LHW_TASK_WORKER_VERSION", "", Shape::Text,
         false, "Free text that the server keeps with every attempt";
 }

@@ -64,9 +64,16 @@ impl Default for Clients {
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     clients: Mutex<Clients>,
-    /// Tasks that other servers took in, and that nobody here has looked at.
-    strangers: Mutex<Vec<(Tenant, TaskId)>>,
+    strangers: Mutex<Strangers>,
     came: Notify,
+}
+
+/// What other servers took in, and nobody here has looked at.
+#[derive(Debug, Default)]
+struct Strangers {
+    tasks: Vec<(Tenant, TaskId)>,
+    /// Whose tasks were too many: their clients look for themselves, once for all of them.
+    crowds: HashSet<Tenant>,
 }
 
 impl Desk {
@@ -94,12 +101,11 @@ impl Desk {
             return;
         }
         let mut strangers = self.strangers();
-        if strangers.len() >= STRANGERS {
-            drop(strangers);
-            self.doubt_of(tenant);
-            return;
+        if strangers.tasks.len() < STRANGERS {
+            strangers.tasks.push((tenant.clone(), task));
+        } else if !strangers.crowds.contains(tenant) {
+            strangers.crowds.insert(tenant.clone());
         }
-        strangers.push((tenant.clone(), task));
         drop(strangers);
         self.came.notify_one();
     }
@@ -111,8 +117,9 @@ impl Desk {
                 () = state.stop.cancelled() => return,
                 () = state.desk.came.notified() => {}
             }
-            let strangers = std::mem::take(&mut *state.desk.strangers());
-            for some in strangers.chunks(AT_ONCE) {
+            let Strangers { tasks, crowds } = std::mem::take(&mut *state.desk.strangers());
+            crowds.iter().for_each(|tenant| state.desk.doubt_of(tenant));
+            for some in tasks.chunks(AT_ONCE) {
                 if state.stop.is_cancelled() {
                     return;
                 }
@@ -145,7 +152,7 @@ impl Desk {
         }
     }
 
-    fn strangers(&self) -> MutexGuard<'_, Vec<(Tenant, TaskId)>> {
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
         self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,7 +9,7 @@ use super::NativeError;
 use super::lookup::is_native;
 use crate::native::names;
 use crate::permits::Submission;
-use crate::service::{self, Draft, ServiceError, Taken};
+use crate::service::{self, Draft, Taken};
 use crate::state::AppState;
 
 /// What `front`, or a `number` below zero, asks for.
@@ -96,6 +96,12 @@ pub(crate) async fn submit(
         }
         None => (None, None),
     };
+    // What was taken in before was checked then, and what has changed since does not unmake it.
+    if let Some((id, known)) = external_id.as_deref().zip(idempotency.as_ref())
+        && let Some(before) = taken_in_before(state, tenant, id, known).await?
+    {
+        return Ok(before);
+    }
     let extra =
         PromptExtra { extra_data: prompt.extra_data, targets: prompt.targets, ..PromptExtra::default() };
     let draft = Draft {
@@ -106,25 +112,15 @@ pub(crate) async fn submit(
         deadline: prompt.deadline,
         // As with one ComfyUI, an exception is shown at once. What a lost worker had under way is another matter.
         max_retries: prompt.max_retries.unwrap_or(0),
-        idempotency: idempotency.clone(),
+        idempotency,
         origin: Some(Origin {
             dialect: Dialect::Comfyui,
-            external_id: external_id.clone(),
+            external_id,
             client: prompt.client,
         }),
         ..Draft::new(prompt.workflow, &state.defaults)
     };
-    let mut checked = match service::check(state, tenant, draft, &permit).await {
-        Ok(checked) => checked,
-        // What was taken in before was checked then, and what has changed since does not unmake it.
-        Err(refused @ ServiceError::Preflight(_)) => {
-            let known = external_id.as_deref().zip(idempotency.as_ref());
-            let Some((id, known)) = known else { return Err(refused.into()) };
-            let before = taken_in_before(state, tenant, id, known).await?;
-            return before.ok_or_else(|| refused.into());
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let mut checked = service::check(state, tenant, draft, &permit).await?;
     // After the check: what is refused has no number.
     let (number, priority) = number_and_priority(state, tenant, prompt.number, prompt.front).await?;
     checked.new.priority = prompt.priority.unwrap_or(priority);

@@ -20,7 +20,7 @@ static SOURCE: Setting = Setting {
     flags: &[flag("source", "SOURCE", WORKER)],
     default: "queue",
     shape: Shape::Source,
-    help: "Where a worker's tasks come from: queue, or littlehorse",
+    help: "Where a worker's tasks come from, such as queue or littlehorse",
     ..Setting::BASE
 };
 

@@ -67,7 +67,7 @@ pub(crate) struct SubmitTask {
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     not_before: Option<Timestamp>,
-    /// The latest moment to start: a task that still waits then fails.
+    /// When it must be done: a task that still waits or renders then fails.
     #[serde(default)]
     #[schema(value_type = Option<String>, format = DateTime)]
     deadline: Option<Timestamp>,

@@ -27,7 +27,7 @@ pub(crate) struct TaskArgs {
     /// Do not start before this moment, such as 2026-11-15T12:00:00Z
     #[arg(long, value_name = "TIME")]
     not_before: Option<jiff::Timestamp>,
-    /// Latest moment to start; a task that still waits then fails
+    /// When it must be done; a task that still waits or renders then fails
     #[arg(long, value_name = "TIME")]
     deadline: Option<jiff::Timestamp>,
     /// How long it may render, in seconds

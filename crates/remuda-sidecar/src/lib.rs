@@ -16,6 +16,7 @@
 //! POST   /api/v1/worker/beat             Beat           → BeatReply
 //! POST   /api/v1/worker/end              End            → EndReply
 //! POST   /api/v1/worker/give-back        GiveBack       → EndReply
+//! POST   /api/v1/worker/harm             Harm           → remuda_core::Harmed
 //! GET    /api/v1/worker/tasks/{id}/input ?fence&key     → bytes
 //! PUT    /api/v1/worker/tasks/{id}/outputs/{n}  ?fence&attempt&filename&size  bytes → Delivered
 //! DELETE /api/v1/worker/tasks/{id}/outputs      ?fence&attempt                → 204

@@ -154,7 +154,7 @@ fn file(entry: &serde_json::Value, n: usize) -> Result<AttachedFile, String> {
     })
 }
 
-/// A folder that cannot be had is a matter for the workflow's people, who may handle it by its name.
+/// A folder that cannot be used is a matter for the workflow's people, who may handle it by its name.
 fn folder(path: &str, sink: bool, masked: bool) -> Result<SinkFolder, Box<Ending>> {
     let found = if sink {
         SinkFolder::parse(path)

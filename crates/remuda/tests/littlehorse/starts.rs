@@ -209,7 +209,7 @@ async fn it_waits_for_comfyui_before_it_registers_and_for_a_server_for_ever() {
     worker.wait_line("ComfyUI does not answer yet", PATIENCE).await.unwrap();
     assert!(stage.double.journal().is_empty());
     let _sim = Running::start(&["sim", "--listen", &comfyui, "--json"]).await;
-    worker.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
+    worker.wait_line("cannot be reached yet", PATIENCE).await.unwrap();
     stage.double.up(0).unwrap();
     worker.wait_line("{\"", PATIENCE).await.unwrap();
     let run = stage.double.schedule(NewRun::json("order-1", graph(9, 50).to_string()));

@@ -86,7 +86,7 @@ async fn a_secret_that_goes_over_the_network_in_clear_is_told() {
     assert!(line.contains("id.invalid") && line.contains("WARN"), "{line}");
     drop(worker);
     let mut worker = begin_with(&stage, url("http://127.0.0.1:9/token"));
-    worker.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
+    worker.wait_line("cannot be reached yet", PATIENCE).await.unwrap();
     assert!(
         !worker.output().join("\n").contains("client secret"),
         "within the machine: {:?}",

@@ -62,17 +62,17 @@ async fn a_result_survives_the_restart_of_everything_but_the_disk() {
     stage.rendering().await;
     stage.double.down(0).await.unwrap();
     stage.sim.release().await;
-    worker.program.wait_line("it is kept and said again", PATIENCE).await.unwrap();
+    worker.program.wait_line("it is kept and sent again", PATIENCE).await.unwrap();
     worker.program.kill_9().unwrap();
     drop(worker);
     fault(stage.sim.url(), json!({"kind": "restart", "down_ms": 200})).await;
     // One that is killed while it waits for the server has changed nothing.
     let mut second = begin(&stage);
-    second.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
+    second.wait_line("cannot be reached yet", PATIENCE).await.unwrap();
     second.kill_9().unwrap();
     drop(second);
     let mut third = begin(&stage);
-    third.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
+    third.wait_line("cannot be reached yet", PATIENCE).await.unwrap();
     stage.double.up(0).unwrap();
     let task = ended(&run).await;
     output(&task);
@@ -90,7 +90,7 @@ async fn a_refusal_survives_the_restart_of_the_worker() {
     let run = stage.double.schedule(text_run("order-1", "no graph").attempts(3));
     until("some tries", async || calls(&stage, Method::ReportTask).len() >= 5).await;
     let warnings =
-        || worker.program.output().iter().filter(|line| line.contains("kept and said again")).count();
+        || worker.program.output().iter().filter(|line| line.contains("kept and sent again")).count();
     until("warnings after the first, the second and the fourth", async || warnings() >= 3).await;
     assert_eq!(warnings(), 3, "{:?}", worker.program.output());
     assert_eq!(journal(stage.dir.path()).len(), 1);
@@ -137,7 +137,7 @@ async fn a_result_is_reported_after_a_restart_although_comfyui_is_away() {
     stage.rendering().await;
     stage.double.down(0).await.unwrap();
     stage.sim.release().await;
-    worker.program.wait_line("it is kept and said again", PATIENCE).await.unwrap();
+    worker.program.wait_line("it is kept and sent again", PATIENCE).await.unwrap();
     worker.program.kill_9().unwrap();
     drop(worker);
     let registered = calls(&stage, Method::RegisterTaskWorker).len();
@@ -209,7 +209,7 @@ async fn a_server_that_is_starting_is_waited_for() {
     let stage = Stage::new().await;
     stage.double.set_ready(0, false);
     let mut worker = begin(&stage);
-    worker.wait_line("cannot be spoken to yet", PATIENCE).await.unwrap();
+    worker.wait_line("cannot be reached yet", PATIENCE).await.unwrap();
     stage.double.set_ready(0, true);
     stage.sim.hold().await;
     let run = stage.double.schedule(NewRun::json("order-1", graph(8, 100).to_string()));

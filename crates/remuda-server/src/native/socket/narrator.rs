@@ -22,7 +22,7 @@ use super::words;
 use crate::changes::Group;
 use crate::state::AppState;
 
-/// How often it is seen to that nothing was forgotten. It costs the store nothing, unless there is something to look at.
+/// How often to look whether anything was forgotten. It costs the store nothing, unless there is something to look at.
 const OFTEN: Duration = Duration::from_secs(1);
 
 /// The same for a client without a socket.

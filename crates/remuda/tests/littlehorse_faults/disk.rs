@@ -54,7 +54,7 @@ async fn a_result_that_a_full_disk_does_not_take_is_still_reported() {
     let file = journal(stage.dir.path()).pop().expect("the file of the job");
     std::os::unix::fs::symlink("/dev/full", file.with_extension("tmp")).unwrap();
     stage.sim.release().await;
-    worker.program.wait_line("cannot be kept in the journal", PATIENCE).await.unwrap();
+    worker.program.wait_line("cannot be written to the journal", PATIENCE).await.unwrap();
     idle(stage.sim.url()).await;
     stage.double.up(0).unwrap();
     output(&ended(&run).await);

@@ -27,8 +27,8 @@ pub(crate) async fn glance(state: &Shared, caller: &Caller, id: TaskId) -> Servi
     }
 }
 
-/// A task with everything that may be long. What is large is read when it is the caller's turn, and is counted, once as it is
-/// read and once as it is written, while the pass is held.
+/// A task with everything that may be long. What is large is read when it is the caller's turn. It is counted while the pass is
+/// held: as a row, as what is read of it, and as it is written.
 pub(crate) async fn whole(state: &Shared, seen: Glance) -> ServiceResult<(Task, Option<Pass>)> {
     let Glance { task, whole } = seen;
     if whole {
@@ -36,12 +36,12 @@ pub(crate) async fn whole(state: &Shared, seen: Glance) -> ServiceResult<(Task, 
     }
     let id = task.id;
     let size = state.store.task_size(id).await?.ok_or(ServiceError::NoTask(id))?;
-    let pass = state.memory.wait(&Visit::guest(), size.saturating_mul(2), PATIENCE).await;
+    let pass = state.memory.wait(&Visit::guest(), size.saturating_mul(3), PATIENCE).await;
     let mut pass = pass.map_err(|_| TurnedAway::Memory)?;
     let _reading = state.permits.read().await?;
     let task = state.store.task(id).await?.ok_or(ServiceError::NoTask(id))?;
     // It may have ended since.
-    pass.cover(2 * task.text_bytes() as u64).map_err(|_| TurnedAway::Memory)?;
+    pass.cover(3 * task.text_bytes() as u64).map_err(|_| TurnedAway::Memory)?;
     Ok((task, Some(pass)))
 }
 

@@ -35,7 +35,8 @@ pub enum OverQuota {
     Waiting(u64),
     /// Bytes.
     #[error(
-        "the tasks and assets of this tenant would take more than {0} bytes: wait until old tasks are removed"
+        "the tasks and assets of this tenant would take more than {0} bytes: delete assets that are not needed, \
+         or wait until old tasks are removed"
     )]
     Bytes(u64),
 }

@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::bucket;
-use crate::content::{Content, Stored};
+use crate::content::{Content, Sha256, Stored};
 use crate::directory::{Directory, Way};
 use crate::error::{BoxError, Error, Result};
 use crate::key::FileKey;
@@ -139,30 +139,44 @@ impl Files {
     where
         E: Into<BoxError> + Send,
     {
+        self.stage(stream, limit).await?.keep().await
+    }
+
+    /// Reads a stream to its end, for [`Staged::keep`]: until then nothing of it is seen, and when what this returns is dropped,
+    /// nothing is left.
+    ///
+    /// On S3 at most 5 GiB.
+    pub async fn stage<E>(
+        &self,
+        stream: impl Stream<Item = Result<Bytes, E>> + Send,
+        limit: Option<u64>,
+    ) -> Result<Staged>
+    where
+        E: Into<BoxError> + Send,
+    {
         let temporary = FileKey::temporary(Uuid::new_v4());
         self.check(&temporary, Way::Folders).await?;
         let most = if self.inner.directory.is_some() { u64::MAX } else { S3_MAX_COPY };
-        let Received { stored, body } =
-            self.receive(&temporary, stream, limit.unwrap_or(u64::MAX).min(most)).await?;
-        let key = FileKey::asset(stored.sha256);
-        // A file of another size was damaged from outside, and is replaced.
-        let known = self.size(&key).await? == Some(stored.size);
-        match body {
-            Body::Whole(_) | Body::Parts(_) if known => {}
-            Body::Whole(bytes) => {
-                self.check(&key, Way::Folders).await?;
-                self.put_whole(&key, bytes).await?;
-            }
-            Body::Parts(upload) => {
-                self.check(&key, Way::Folders).await?;
-                // Removes it also when this future is dropped between the two steps.
-                let cleanup = RemoveLater { files: self.clone(), key: Some(temporary.clone()) };
-                upload.complete().await?;
-                self.rename(&temporary, &key).await?;
-                cleanup.done();
-            }
+        let received = self.receive(&temporary, stream, limit.unwrap_or(u64::MAX).min(most)).await?;
+        Ok(Staged { files: self.clone(), temporary, received })
+    }
+
+    /// Takes a file away, to where nobody finds it, so that it can be asked whether anybody needs it while nobody new does.
+    /// `None`: it was not there. What is neither put back nor removed is removed by [`Files::sweep_temporary`].
+    pub async fn set_aside(&self, key: &FileKey) -> Result<Option<Aside>> {
+        if self.size(key).await?.is_none() {
+            return Ok(None);
         }
-        Ok((key, stored))
+        let away = FileKey::temporary(Uuid::new_v4());
+        self.check(&away, Way::Folders).await?;
+        match self.inner.store.rename(&self.path(key), &self.path(&away)).await {
+            Ok(()) => Ok(Some(Aside { files: self.clone(), key: key.clone(), away })),
+            Err(error) => match self.explain(key, &error).await {
+                // Somebody else was faster.
+                Error::NotFound { .. } => Ok(None),
+                error => Err(error),
+            },
+        }
     }
 
     /// Opens a file, or a part of it. A range that reaches past the end is cut; one that begins there is [`Error::BadRange`].
@@ -241,6 +255,24 @@ impl Files {
             below.and_then(|below| below.split('/').next()).is_some_and(|folder| !kept.contains(folder))
         })
         .await
+    }
+
+    /// The contents in one of the 256 folders of content-addressed files that were not written to for that long.
+    pub async fn contents(&self, folder: u8, older_than: Duration) -> Result<Vec<Sha256>> {
+        let folder = FileKey::assets_below(folder);
+        self.check(&folder, Way::Whole).await?;
+        let now = SystemTime::now();
+        let before = now.checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
+        let before = before.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut found = self.inner.store.list(Some(&self.path(&folder)));
+        let mut contents = Vec::new();
+        while let Some(meta) = found.next().await {
+            let meta = meta.map_err(|error| self.inner.trouble.of_write(&error))?;
+            let is_old = u64::try_from(meta.last_modified.timestamp()).is_ok_and(|seconds| seconds <= before);
+            let content = meta.location.filename().and_then(|name| name.parse::<Sha256>().ok());
+            contents.extend(content.filter(|_| is_old));
+        }
+        Ok(contents)
     }
 
     /// Removes what interrupted content-addressed uploads left behind, if it was not written to for that long.
@@ -395,6 +427,71 @@ impl Files {
 impl fmt::Debug for Files {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Files({})", self.location())
+    }
+}
+
+/// A content that was read to its end and is not seen yet. When it is dropped, nothing of it is left.
+pub struct Staged {
+    files: Files,
+    temporary: FileKey,
+    received: Received,
+}
+
+impl Staged {
+    /// What came.
+    pub fn stored(&self) -> Stored {
+        self.received.stored
+    }
+
+    /// Makes a file of it, under the key of its content. Content that is there already is not written again.
+    pub async fn keep(self) -> Result<(FileKey, Stored)> {
+        let Self { files, temporary, received: Received { stored, body } } = self;
+        let key = FileKey::asset(stored.sha256);
+        // A file of another size was damaged from outside, and is replaced.
+        let known = files.size(&key).await? == Some(stored.size);
+        match body {
+            Body::Whole(_) | Body::Parts(_) if known => {}
+            Body::Whole(bytes) => {
+                files.check(&key, Way::Folders).await?;
+                files.put_whole(&key, bytes).await?;
+            }
+            Body::Parts(upload) => {
+                files.check(&key, Way::Folders).await?;
+                // Removes it also when this future is dropped between the two steps.
+                let cleanup = RemoveLater { files: files.clone(), key: Some(temporary.clone()) };
+                upload.complete().await?;
+                files.rename(&temporary, &key).await?;
+                cleanup.done();
+            }
+        }
+        Ok((key, stored))
+    }
+}
+
+impl fmt::Debug for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staged").field("stored", &self.received.stored).finish_non_exhaustive()
+    }
+}
+
+/// A file that was set aside.
+#[derive(Debug)]
+pub struct Aside {
+    files: Files,
+    key: FileKey,
+    away: FileKey,
+}
+
+impl Aside {
+    /// Puts it back where it was.
+    pub async fn put_back(self) -> Result<()> {
+        self.files.check(&self.key, Way::Folders).await?;
+        self.files.rename(&self.away, &self.key).await
+    }
+
+    /// Removes it.
+    pub async fn remove(self) -> Result<()> {
+        self.files.delete(&self.away).await
     }
 }
 

@@ -77,6 +77,11 @@ impl FileKey {
         Self(format!("assets/{}/{digits}", &digits[..2]))
     }
 
+    /// One of the 256 folders of content-addressed files.
+    pub(crate) fn assets_below(folder: u8) -> Self {
+        Self(format!("assets/{folder:02x}"))
+    }
+
     /// Where an upload waits until its hash is known.
     pub(crate) fn temporary(id: Uuid) -> Self {
         Self(format!("tmp/{id}"))

@@ -13,6 +13,6 @@ mod upload;
 
 pub use content::{Content, NotSha256, Sha256, Stored};
 pub use error::{BoxError, Error, Result};
-pub use files::Files;
+pub use files::{Aside, Files, Staged};
 pub use key::FileKey;
 pub use location::Location;

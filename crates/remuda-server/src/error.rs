@@ -342,6 +342,19 @@ impl From<ServiceError> for ApiError {
             ServiceError::NoOutput { task, .. } => {
                 Self::new(StatusCode::NOT_FOUND, "no_such_output", text).task(task)
             }
+            ServiceError::NoRoom => Self::over_limit("tasks.max_stored", text),
+            ServiceError::NoAsset(sha256) => Self::not_found("asset", &sha256.to_string()),
+            ServiceError::AssetInUse { task } => {
+                Self::new(StatusCode::CONFLICT, "asset_in_use", text).task(task)
+            }
+            ServiceError::AssetGone { task, .. } => {
+                Self::new(StatusCode::CONFLICT, "asset_gone", text).task(task)
+            }
+            ServiceError::TooLong(limit) => Self::too_large("the file", limit),
+            ServiceError::TakenAway => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "taken_away", text).retry_after(1)
+            }
+            ServiceError::Files(error) => error.into(),
             ServiceError::Preflight(error) => error.into(),
             ServiceError::StoreAbout { task, source } => Self::from(source).task(task),
             ServiceError::Store(error) => error.into(),

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rand::RngExt as _;
-use remuda_core::{OwnerId, Task, TaskId};
+use remuda_core::{OwnerId, Sha256, Task, TaskId};
 use remuda_files::{FileKey, Files};
-use remuda_store::{HousekeepingStore, RunnerStore, Store, WorkerStore};
+use remuda_store::{DocumentStore, HousekeepingStore, RunnerStore, Store, WorkerStore};
 use tokio_util::sync::CancellationToken;
+
+use crate::unnamed;
 
 /// The name of the leader's office.
 const OFFICE: &str = "janitor";
@@ -25,6 +27,12 @@ const DESCRIPTIONS: Duration = Duration::from_secs(3600);
 /// An upload that was not written to for this long was given up.
 const STALE_UPLOAD: Duration = Duration::from_secs(24 * 3600);
 
+/// The folders of uploads.
+const FOLDERS: u16 = 256;
+
+/// So many contents are looked for in the store together.
+const CONTENTS: usize = 500;
+
 /// How the housekeeping is done.
 #[derive(Debug, Clone)]
 pub struct JanitorOptions {
@@ -34,6 +42,8 @@ pub struct JanitorOptions {
     pub workers: Arc<dyn WorkerStore>,
     /// What is under way on them.
     pub runners: Arc<dyn RunnerStore>,
+    /// Which uploads have a name.
+    pub documents: Arc<dyn DocumentStore>,
     /// Outputs and uploads.
     pub files: Files,
     /// This process.
@@ -48,6 +58,10 @@ pub struct JanitorOptions {
     pub tidy_every: Duration,
     /// How often files and old records are: 15 s.
     pub sweep_every: Duration,
+    /// In this time all uploads are looked through once for those that no tenant has. 1 day.
+    pub uploads_every: Duration,
+    /// An upload that no tenant has stays so long: somebody may be about to name it. 1 day.
+    pub unnamed: Duration,
     /// How long after the end of their task files go that nobody uses: what was being written in that moment may still
     /// arrive. 10 s.
     pub linger: Duration,
@@ -59,6 +73,7 @@ impl JanitorOptions {
         Self {
             workers: store.clone(),
             runners: store.clone(),
+            documents: store.clone(),
             store,
             files,
             owner,
@@ -67,6 +82,8 @@ impl JanitorOptions {
             descriptions: Duration::from_secs(30 * 86_400),
             tidy_every: Duration::from_secs(1),
             sweep_every: Duration::from_secs(15),
+            uploads_every: Duration::from_secs(24 * 3600),
+            unnamed: Duration::from_secs(24 * 3600),
             linger: Duration::from_secs(10),
         }
     }
@@ -78,12 +95,16 @@ pub struct Janitor {
     options: JanitorOptions,
     /// When descriptions of nodes were last looked through.
     described: Mutex<Option<Instant>>,
+    /// Which folder of uploads was looked through last, and when.
+    looked_through: Mutex<(u8, Instant)>,
 }
 
 impl Janitor {
     /// One janitor per process.
     pub fn new(options: JanitorOptions) -> Self {
-        Self { options, described: Mutex::default() }
+        // Elsewhere after each start, so that one who starts often comes everywhere.
+        let first = rand::rng().random_range(0..=u8::MAX);
+        Self { options, described: Mutex::default(), looked_through: Mutex::new((first, Instant::now())) }
     }
 
     /// Works until `shutdown`.
@@ -205,6 +226,38 @@ impl Janitor {
             }
         }
         files.sweep_temporary(STALE_UPLOAD).await?;
+        self.sweep_uploads().await
+    }
+
+    /// Removes uploads that no tenant has: their server died, or the file store was away, before that could be done at once. A few
+    /// folders at a time, so that all are looked through within a day.
+    async fn sweep_uploads(&self) -> Result<(), SweepError> {
+        let JanitorOptions { documents, files, uploads_every, unnamed: age, .. } = &self.options;
+        let (last, due) = {
+            let mut looked_through = self.looked_through.lock().unwrap_or_else(PoisonError::into_inner);
+            let pause = *uploads_every / u32::from(FOLDERS);
+            let passed = looked_through.1.elapsed().as_nanos().checked_div(pause.as_nanos());
+            let due = u16::try_from(passed.unwrap_or(u128::MAX)).unwrap_or(FOLDERS).min(FOLDERS);
+            let last = looked_through.0;
+            if due > 0 {
+                // Of 256 folders the last one is the one before the first.
+                *looked_through = (last.wrapping_add(due.to_le_bytes()[0]), Instant::now());
+            }
+            (last, due)
+        };
+        let mut removed = 0;
+        for n in 1..=due {
+            let contents = files.contents(last.wrapping_add(n.to_le_bytes()[0]), *age).await?;
+            for some in contents.chunks(CONTENTS) {
+                let some = some.iter().map(|content| Sha256(content.0)).collect();
+                for content in documents.unknown_assets(some).await? {
+                    removed += u32::from(unnamed::remove(&**documents, files, content).await?);
+                }
+            }
+        }
+        if removed > 0 {
+            tracing::info!(count = removed, "removed uploads that no tenant has");
+        }
         Ok(())
     }
 

@@ -27,6 +27,7 @@ mod service;
 mod share;
 mod state;
 mod sync;
+mod unnamed;
 mod wire;
 
 pub use native::{NoFrontend, frontend_folder};

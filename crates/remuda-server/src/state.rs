@@ -26,6 +26,7 @@ use crate::options::{Limits, ServerOptions, SyncOptions, TaskDefaults};
 use crate::permits::Permits;
 use crate::relay::Relays;
 use crate::routes::{LargeInputs, Live};
+use crate::service::Bringing;
 use crate::share::{Proxies, Rates, Room};
 use crate::sync::Lookout;
 
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     /// Bytes of bodies and answers under way.
     pub(crate) memory: Room,
     pub(crate) rates: Rates,
+    /// Bytes of uploads under way, by tenant.
+    pub(crate) bringing: Bringing,
     pub(crate) proxies: Proxies,
     /// Large graphs that somebody reads at this moment.
     pub(crate) large: LargeInputs,
@@ -112,6 +115,7 @@ impl AppState {
             permits: Permits::new(&options.limits),
             memory: Room::new(options.limits.memory.max(4 * options.limits.body)),
             rates: Rates::new(options.limits.rate),
+            bringing: Bringing::default(),
             proxies: Proxies::new(options.trusted_proxies),
             large: LargeInputs::default(),
             store: options.store,

@@ -117,7 +117,7 @@ async fn results_of_many_small_values_take_little_memory() {
     let sidecar = ground.sidecar().await;
     let mut ids = Vec::new();
     for _ in 0..TASKS {
-        let native = Origin { dialect: Dialect::Comfyui, external_id: None, client: None };
+        let native = Origin { dialect: Dialect::COMFYUI, external_id: None, client: None };
         ids.push(ground.submit_with(|new| new.origin = Some(native)).await);
     }
     let before = memory();

@@ -27,7 +27,7 @@ const ROUNDS: usize = 21;
 
 fn new_task(n: usize) -> Result<NewTask> {
     let origin =
-        Origin { dialect: Dialect::Comfyui, external_id: None, client: Some(format!("client {}", n % 4)) };
+        Origin { dialect: Dialect::COMFYUI, external_id: None, client: Some(format!("client {}", n % 4)) };
     Ok(NewTask { origin: Some(origin), ..NewTask::new(RawValue::from_string("{}".to_owned())?) })
 }
 
@@ -75,7 +75,7 @@ async fn main() -> Result<()> {
     let ended = vec![Status::Completed, Status::Failed, Status::Cancelled];
     let query = |statuses: &[Status], order, offset, limit| OriginQuery {
         tenant: Tenant::default_tenant(),
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         client: None,
         statuses: statuses.to_vec(),
         workflow_id: None,
@@ -96,10 +96,10 @@ async fn main() -> Result<()> {
     let tenant = Tenant::default_tenant();
     for (what, client) in [("how many are unfinished", None), ("… of one of four clients", Some("client 1"))]
     {
-        measure(what, async || store.unfinished(&tenant, Dialect::Comfyui, client).await).await?;
+        measure(what, async || store.unfinished(&tenant, Dialect::COMFYUI, client).await).await?;
     }
     let began = Instant::now();
-    let hidden = store.hide(&tenant, Dialect::Comfyui, &Hide::Ended).await?;
+    let hidden = store.hide(&tenant, Dialect::COMFYUI, &Hide::Ended).await?;
     println!("hid {hidden} in {:.2} s", began.elapsed().as_secs_f64());
     store.close().await;
     Ok(())

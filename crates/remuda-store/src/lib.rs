@@ -28,9 +28,9 @@ pub use keyring::{Keyring, KeyringError};
 pub use options::{DocumentLimits, Options};
 pub use postgres::PostgresStore;
 pub use requests::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, EndReply, Glance, Hide, LeaseBeat, LeaseNews, ListQuery, LookedUp, Lookup,
-    OriginOrder, OriginPage, OriginQuery, Page, Position, Registrant, Submitted, Tidied, WorkerBeat,
+    Acquired, AdoptRequest, Asset, AssetUse, BeatReply, BeatRequest, Change, ClaimRequest, Counts,
+    Descriptions, Document, DocumentInfo, EndReply, Glance, Hide, LeaseBeat, LeaseNews, ListQuery, LookedUp,
+    Lookup, OriginOrder, OriginPage, OriginQuery, Page, Position, Registrant, Submitted, Tidied, WorkerBeat,
 };
 pub use sqlite::SqliteStore;
 pub use store::{

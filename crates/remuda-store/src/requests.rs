@@ -380,6 +380,17 @@ pub struct Asset {
     pub created_at: Timestamp,
 }
 
+/// What one look for tasks that read an uploaded file found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AssetUse {
+    /// This task reads it, and has not ended.
+    By(TaskId),
+    /// None up to this one does: look on after it.
+    After(TaskId),
+    /// None does.
+    Unused,
+}
+
 /// Something happened to a task. Best effort: who must not miss anything reads events.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {

@@ -190,7 +190,7 @@ async fn the_former_program_goes_on_while_the_schema_is_brought_up_to_date() {
     assert_eq!(adopted[0].input.extra, None);
     let ending = || Ending::Completed { result: TaskResult::default(), gpu_ms: None };
     store.end(adopted[0].lease.owner, adopted[0].lease.reference(), ending()).await.expect("it ends");
-    let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
+    let origin = Origin { dialect: Dialect::COMFYUI, external_id: None, client: Some("c".to_owned()) };
     let native = NewTask { origin: Some(origin.clone()), ..new_task() };
     let native = store.submit(native).await.expect("it is taken in").task().clone();
 
@@ -202,7 +202,7 @@ async fn the_former_program_goes_on_while_the_schema_is_brought_up_to_date() {
     former.claim(native.id).await;
     let task = store.task(native.id).await.expect("it answers").expect("it is there");
     assert_eq!((task.status, task.origin.as_ref()), (Status::Running, Some(&origin)));
-    let unfinished = store.unfinished(&native.tenant, Dialect::Comfyui, Some("c")).await;
+    let unfinished = store.unfinished(&native.tenant, Dialect::COMFYUI, Some("c")).await;
     assert_eq!(unfinished.expect("it counts"), 1);
     let taken = adopt(&store, &hand).await;
     assert_eq!(taken.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [native.id]);

@@ -35,7 +35,7 @@ fn new_task() -> NewTask {
 }
 
 fn native() -> NewTask {
-    let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
+    let origin = Origin { dialect: Dialect::COMFYUI, external_id: None, client: Some("c".to_owned()) };
     NewTask { origin: Some(origin), ..new_task() }
 }
 
@@ -88,7 +88,7 @@ fn version(path: &Path) -> (i64, i64) {
 async fn listed(store: &SqliteStore) -> Vec<TaskId> {
     let query = OriginQuery {
         tenant: Tenant::default_tenant(),
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         client: None,
         statuses: Status::ALL.into(),
         workflow_id: None,
@@ -229,7 +229,7 @@ async fn the_former_program_goes_on_under_the_new_schema() {
     let task = store.task(native.id).await.expect("it answers").expect("it is there");
     assert_eq!((task.status, &task.origin), (Status::Cancelled, &native.origin), "the origin stays");
     assert_eq!(listed(&store).await, [native.id]);
-    let unfinished = store.unfinished(&native.tenant, Dialect::Comfyui, Some("c")).await;
+    let unfinished = store.unfinished(&native.tenant, Dialect::COMFYUI, Some("c")).await;
     assert_eq!(unfinished.expect("it counts"), 0);
     let task = store.task(mine).await.expect("it answers").expect("it is there");
     assert_eq!((task.status, task.origin, task.hidden_at), (Status::Pending, None, None));

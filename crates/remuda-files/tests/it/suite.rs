@@ -23,6 +23,7 @@ pub(crate) async fn run_all(files: &Files) {
     a_dropped_write_leaves_nothing(files).await;
     a_limit_holds(files).await;
     content_is_kept_once(files).await;
+    what_is_staged_is_seen_when_it_is_kept(files).await;
     many_may_bring_the_same(files).await;
     folders_are_deleted_whole_and_alone(files).await;
     absence_is_no_error(files).await;
@@ -220,6 +221,35 @@ async fn content_is_kept_once(files: &Files) {
     assert_eq!(files.delete_all(&key("tmp")).await.expect("nothing temporary is left"), 0);
     assert_eq!(files.delete_all(&key("assets")).await.expect("they go"), 2);
     assert_eq!(files.sweep_temporary(Duration::ZERO).await.expect("nothing to sweep"), 0);
+}
+
+async fn what_is_staged_is_seen_when_it_is_kept(files: &Files) {
+    for size in [1000, 6 << 20] {
+        let content = sample(size);
+        let place = FileKey::asset(hash(&content));
+        let stage = async || files.stage(in_chunks(content.clone(), 99_999), None).await.expect("it is read");
+        drop(stage().await);
+        let staged = stage().await;
+        assert_eq!((staged.stored().size, staged.stored().sha256), (size as u64, hash(&content)));
+        assert_eq!(files.size(&place).await.expect("an answer"), None);
+        assert_eq!(staged.keep().await.expect("it is kept").0, place);
+        assert!(read(files, &place).await.expect("it is there") == content);
+        let folder = hash(&content).0[0];
+        let listed = async |age| files.contents(folder, age).await.expect("an answer");
+        assert_eq!(listed(Duration::ZERO).await, [hash(&content)]);
+        assert_eq!(listed(Duration::from_secs(3600)).await, []);
+
+        let aside = files.set_aside(&place).await.expect("it is moved").expect("it was there");
+        assert_eq!(files.size(&place).await.expect("an answer"), None);
+        assert!(files.set_aside(&place).await.expect("an answer").is_none(), "it is not there now");
+        aside.put_back().await.expect("it is back");
+        assert!(read(files, &place).await.expect("it is there") == content);
+        let aside = files.set_aside(&place).await.expect("it is moved").expect("it was there");
+        aside.remove().await.expect("it goes");
+        assert_eq!(files.size(&place).await.expect("an answer"), None);
+    }
+    files.settled().await;
+    assert_eq!(files.delete_all(&key("tmp")).await.expect("nothing temporary is left"), 0);
 }
 
 async fn many_may_bring_the_same(files: &Files) {

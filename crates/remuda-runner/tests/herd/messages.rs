@@ -41,7 +41,7 @@ fn four_nodes() -> Value {
 
 /// As if it came through ComfyUI's own API.
 fn native(new: &mut NewTask) {
-    new.origin = Some(Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("me".into()) });
+    new.origin = Some(Origin { dialect: Dialect::COMFYUI, external_id: None, client: Some("me".into()) });
 }
 
 /// One message: its kind and data, or its number and bytes.

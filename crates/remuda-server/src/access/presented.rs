@@ -6,10 +6,8 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, Method, StatusCode, Uri, header};
 use url::form_urlencoded;
 
+use crate::dialect::takes_key_in_query;
 use crate::error::{ApiError, ApiResult};
-
-/// Paths that take a key from the query, because a browser's websockets and pictures can send no headers.
-const BY_QUERY: [&str; 4] = ["/ws", "/view", "/api/ws", "/api/view"];
 
 /// The name of the parameter.
 const TOKEN: &str = "token";
@@ -63,7 +61,7 @@ pub(super) fn presented(uri: &Uri, headers: &HeaderMap, cookie_name: &str) -> Ap
         Some(key) => return Ok(Some(Presented { key: key.to_owned(), way: Way::Chosen })),
         None => {}
     }
-    if BY_QUERY.contains(&uri.path())
+    if takes_key_in_query(uri.path())
         && let Some(key) = token(uri)
     {
         return Ok(Some(Presented { key, way: Way::Chosen }));
@@ -130,6 +128,10 @@ mod tests {
             ("/api/view?token=rmd_k", vec![("cookie", "remuda-1=other")], Some(Way::Chosen)),
             ("/view?token=other", vec![("x-api-key", "rmd_k")], Some(Way::Chosen)),
             ("/view?token=", vec![], None),
+            ("/api/ws?token=rmd_k", vec![], Some(Way::Chosen)),
+            ("/api/api/ws?token=rmd_k", vec![], None),
+            ("/viewed?token=rmd_k", vec![], None),
+            ("/api/v1/tasks?token=rmd_k", vec![], None),
         ] {
             let expected = expected.map(|way| ("rmd_k".to_owned(), way));
             assert_eq!(shown(uri, &headers), expected, "{uri} {headers:?}");

@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{ReadCaller, SubmitCaller};
-use crate::dialect::{Contest, Dialect};
+use crate::dialect::{Contest, Dialect, nowhere};
 use crate::error::{ApiResult, ErrorBody};
 use crate::extract::{TaskPath, read_body_with, read_json};
 use crate::service::{self, Draft};
@@ -28,6 +28,9 @@ pub(crate) const DIALECT: Dialect = Dialect {
     refusal: Some(refused),
     // Their clients also send to a path that ComfyUI has, and say `workflow` where ComfyUI's say `prompt`.
     contests: &[Contest { method: Method::POST, path: "/prompt", is_ours, handler: || post(run) }],
+    // They send headers, and hear of a task when they ask for it.
+    key_in_query: nowhere,
+    listens: None,
 };
 
 fn api() -> OpenApiRouter<AppState> {
@@ -72,7 +75,7 @@ async fn run(
     // Bodies may be large: they are read beside the runtime.
     let run = state.compute_admitted("reading a job", &caller.tenant, &permit, size, read).await??;
     let draft = Draft::new(run.workflow, &state.defaults);
-    let checked = service::check(&state, &caller.tenant, draft, &permit).await?;
+    let checked = service::check(&state, &caller, draft, &permit).await?;
     let taken = service::submit(&state, checked, permit).await?;
     Ok(Json(taken.seen.task.into()))
 }

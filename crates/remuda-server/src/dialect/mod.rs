@@ -22,7 +22,7 @@ pub(crate) use contest::Contest;
 
 use crate::access::gate;
 use crate::error::{ApiError, ErrorBody};
-use crate::state::AppState;
+use crate::state::{AppState, Shared};
 use crate::{native, routes, sync};
 
 /// All of them. A path that two of them want is a route of the first; the second contests it.
@@ -37,6 +37,27 @@ pub(crate) struct Dialect {
     pub(crate) refusal: Option<Refusal>,
     /// Routes of dialects before it that are its own when their bodies say so.
     pub(crate) contests: &'static [Contest],
+    /// Which of its paths take a key from the query, because those who ask can send no headers: a browser's websockets and
+    /// pictures. Each is named where its route is declared.
+    pub(crate) key_in_query: fn(&str) -> bool,
+    /// Whether some of its clients want to hear at once what happens to tasks that they did not ask about. `None`: they
+    /// never do.
+    pub(crate) listens: Option<fn(&Shared) -> bool>,
+}
+
+/// Whether a path takes a key from the query.
+pub(crate) fn takes_key_in_query(path: &str) -> bool {
+    DIALECTS.iter().any(|dialect| (dialect.key_in_query)(path))
+}
+
+/// For dialects whose clients can send headers.
+pub(crate) fn nowhere(_: &str) -> bool {
+    false
+}
+
+/// Whether clients of some dialect want to hear at once what happens to tasks that they did not ask about.
+pub(crate) fn anybody_listens(state: &Shared) -> bool {
+    DIALECTS.iter().filter_map(|dialect| dialect.listens).any(|listens| listens(state))
 }
 
 /// Says in a dialect's own shape what was refused.

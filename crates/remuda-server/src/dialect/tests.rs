@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::{Contest, Dialect, example};
+use super::{Contest, Dialect, example, nowhere};
 use crate::keys_socket::{KeyReply, KeyRequest, perform};
 use crate::options::ServerOptions;
 use crate::state::AppState;
@@ -28,7 +28,13 @@ use crate::{native, routes, sync};
 /// The list with one line more, and one that wants a method which a path of another has not.
 const DIALECTS: &[Dialect] = &[routes::DIALECT, native::DIALECT, sync::DIALECT, example::DIALECT, OTHER];
 
-const OTHER: Dialect = Dialect { routes: OpenApiRouter::new, refusal: None, contests: &[WIPE] };
+const OTHER: Dialect = Dialect {
+    routes: OpenApiRouter::new,
+    refusal: None,
+    contests: &[WIPE],
+    key_in_query: nowhere,
+    listens: None,
+};
 
 const WIPE: Contest = Contest {
     method: Method::DELETE,
@@ -148,4 +154,30 @@ async fn two_dialects_want_one_path_and_the_body_says_whose_it_is() {
     // A body that is too large is nobody's.
     let long = format!("{{\"workflow\": \"{}\"}}", "x".repeat(33 << 20));
     assert_eq!(rig.ask(Method::POST, "/prompt", &long).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// What a door does with tasks, the service does for all of them.
+#[test]
+fn no_door_reaches_around_the_service() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for folder in ["native/prompts", "sync"] {
+        for entry in std::fs::read_dir(source.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains("state.store."), "{} asks the store itself", path.display());
+        }
+    }
+}
+
+/// The service knows no dialect, no socket and no request.
+#[test]
+fn the_service_knows_no_door() {
+    let service = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/service");
+    for entry in std::fs::read_dir(service).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for door in ["desk", "crate::native", "crate::routes", "crate::sync", "Visit::", "axum"] {
+            assert!(!text.contains(door), "{} knows {door}", path.display());
+        }
+    }
 }

@@ -32,7 +32,19 @@ use crate::dialect::Dialect;
 use crate::state::AppState;
 
 /// ComfyUI's own API.
-pub(crate) const DIALECT: Dialect = Dialect { routes, refusal: None, contests: &[] };
+pub(crate) const DIALECT: Dialect = Dialect {
+    routes,
+    refusal: None,
+    contests: &[],
+    key_in_query: |path| {
+        let path = path.strip_prefix(AGAIN_BELOW).unwrap_or(path);
+        path == socket::SOCKET || path == files::VIEW
+    },
+    listens: Some(|state| state.desk.has_clients()),
+};
+
+/// All routes are there, and again below this.
+const AGAIN_BELOW: &str = "/api";
 
 /// All routes, each also below `/api`.
 fn routes() -> OpenApiRouter<AppState> {
@@ -44,5 +56,5 @@ fn routes() -> OpenApiRouter<AppState> {
             .merge(catalogue::routes())
             .merge(user::routes())
     };
-    Router::new().merge(all()).nest("/api", all()).merge(catalogue::bare()).into()
+    Router::new().merge(all()).nest(AGAIN_BELOW, all()).merge(catalogue::bare()).into()
 }

@@ -1,28 +1,27 @@
-//! `POST /api/v1/assets` and `GET /api/v1/assets/{sha256}`: files that tasks read.
+//! `POST /api/v1/assets`, `GET` and `DELETE /api/v1/assets/{sha256}`: files that tasks read.
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::multipart::MultipartError;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use jiff::Timestamp;
 use remuda_core::Sha256;
 use remuda_files::BoxError;
-use remuda_store::Asset;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use utoipa::{IntoParams, ToSchema};
 
 use super::download::send;
-use super::upload_room;
 use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{ApiPath, ApiQuery};
 use crate::form::{self, Form};
 use crate::options::Limits;
+use crate::service::{self, Brought};
 use crate::state::AppState;
 use crate::wire::absolute;
 
@@ -31,6 +30,9 @@ const MAX_NAME: usize = 255;
 
 /// The most fields that a form may have.
 const MOST_FIELDS: usize = 64;
+
+/// A form is so much longer than its file, at most.
+const LONGEST_ENVELOPE: u64 = 64 << 10;
 
 /// How the file is called.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -84,22 +86,28 @@ pub(crate) async fn upload(
     request: Request,
 ) -> ApiResult<Response> {
     let _permit = state.permits.upload()?;
-    let room = upload_room(&state, &caller.tenant).await?;
+    let room = service::upload_room(&state, &caller.tenant).await?;
     let limit = room.longest;
     let patience = state.limits.body_time;
     let headers = request.headers();
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    // A form is a little longer than its file.
-    if length.is_some_and(|length| length > limit.saturating_add(64 << 10)) {
-        return Err(room.refusal());
+    if let Some(length) = length {
+        if length > limit.saturating_add(LONGEST_ENVELOPE) {
+            return Err(room.refusal().into());
+        }
+        room.cover(length.saturating_sub(LONGEST_ENVELOPE))?;
     }
     let kind = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default()
         .to_owned();
-    let (found, (key, stored)) = if kind.starts_with("multipart/form-data") {
+    let stage = async |pieces: BoxStream<'_, Result<Bytes, BoxError>>| {
+        let staged = state.files.stage(room.counted(timely(pieces, &state.limits)), Some(limit)).await;
+        staged.map_err(|error| ApiError::from(room.not_kept(error)))
+    };
+    let (found, staged) = if kind.starts_with("multipart/form-data") {
         let mut form = Form::read(request)
             .await
             .map_err(|error| ApiError::bad_request("bad_form", error.body_text()))?;
@@ -127,34 +135,23 @@ pub(crate) async fn upload(
                 ));
             }
             let found = Found { filename: Some(filename), mime: field.content_type().map(str::to_owned) };
-            let pieces = form::pieces(field, taken);
-            let bytes = timely(pieces.map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
-            let kept = state.files.put_content_addressed(bytes, Some(limit)).await;
-            sent = Some((found, kept.map_err(|error| room.not_kept(error))?));
+            let pieces = form::pieces(field, taken).map(|piece| piece.map_err(BoxError::from));
+            sent = Some((found, stage(pieces.boxed()).await?));
         }
         sent.ok_or_else(|| ApiError::bad_request("bad_form", "the form has no file in it"))?
     } else {
         let found = Found { filename: None, mime: Some(kind) };
-        let body: Body = request.into_body();
-        let bytes = timely(body.into_data_stream().map(|chunk| chunk.map_err(BoxError::from)), &state.limits);
-        let kept = state.files.put_content_addressed(bytes, Some(limit)).await;
-        (found, kept.map_err(|error| room.not_kept(error))?)
+        let pieces = request.into_body().into_data_stream().map(|piece| piece.map_err(BoxError::from));
+        (found, stage(pieces.boxed()).await?)
     };
-    let sha256 = Sha256(stored.sha256.0);
+    let brought = Brought { staged, room };
+    let sha256 = brought.sha256();
     let filename = match called.filename.or(found.filename) {
         Some(name) => usable(&name)?,
         None => sha256.to_string(),
     };
-    let asset = Asset {
-        tenant: caller.tenant,
-        sha256,
-        key: key.to_string(),
-        mime: mime(found.mime.as_deref(), &filename),
-        filename,
-        size: i64::try_from(stored.size).unwrap_or(i64::MAX),
-        created_at: Timestamp::now(),
-    };
-    state.store.add_asset(asset.clone()).await?;
+    let mime = mime(found.mime.as_deref(), &filename);
+    let asset = service::keep(&state, brought, filename, mime).await?;
     let place = format!("/api/v1/assets/{sha256}");
     let view = AssetView {
         id: format!("asset:{sha256}"),
@@ -205,6 +202,30 @@ pub(crate) async fn asset(
     let asset = state.store.asset(&caller.tenant, sha256).await?;
     let asset = asset.ok_or_else(|| ApiError::not_found("asset", &sha256.to_string()))?;
     send(&state, &method, &headers, asset.into()).await
+}
+
+/// Delete an uploaded file.
+///
+/// Under all its names, and with it the room that it took. While a task that has not ended reads it, it stays: 409 names
+/// such a task. Others who uploaded the same file keep theirs.
+#[utoipa::path(
+    delete, path = "/api/v1/assets/{sha256}", tag = "assets",
+    params(("sha256" = String, Path, description = "Its content")),
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 400, description = "The hash is malformed", body = ErrorBody),
+        (status = 404, description = "No such file, or not yours", body = ErrorBody),
+        (status = 409, description = "A task that has not ended reads it", body = ErrorBody),
+    ),
+)]
+pub(crate) async fn delete(
+    State(state): State<AppState>,
+    SubmitCaller(caller): SubmitCaller,
+    ApiPath(sha256): ApiPath<String>,
+) -> ApiResult<StatusCode> {
+    let sha256: Sha256 = sha256.strip_prefix("asset:").unwrap_or(&sha256).parse()?;
+    service::delete_asset(&state, &caller, sha256).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// A stream whose pieces may take only this long, and that brings at least this many bytes in a second.

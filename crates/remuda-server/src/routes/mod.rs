@@ -14,7 +14,6 @@ mod metrics;
 mod outputs;
 mod record;
 mod retry;
-mod room;
 mod shown;
 mod submit;
 mod worker_side;
@@ -24,17 +23,17 @@ pub(crate) use assets::{mime, timely};
 pub(crate) use download::{Sendable, names, send};
 pub(crate) use index::described;
 pub(crate) use large::LargeInputs;
-pub(crate) use room::upload_room;
 pub(crate) use worker_side::Live;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, nowhere};
 use crate::state::AppState;
 
 /// Remuda's own API.
-pub(crate) const DIALECT: Dialect = Dialect { routes: api, refusal: None, contests: &[] };
+pub(crate) const DIALECT: Dialect =
+    Dialect { routes: api, refusal: None, contests: &[], key_in_query: nowhere, listens: None };
 
 /// Every route that is part of the API.
 fn api() -> OpenApiRouter<AppState> {
@@ -46,7 +45,7 @@ fn api() -> OpenApiRouter<AppState> {
         .routes(routes!(events::events))
         .routes(routes!(feed::feed))
         .routes(routes!(assets::upload))
-        .routes(routes!(assets::asset))
+        .routes(routes!(assets::asset, assets::delete))
         .routes(routes!(workers::list))
         .routes(routes!(workers::metrics))
         .routes(routes!(workers::get))

@@ -42,7 +42,7 @@ pub(crate) async fn get(
     TaskPath(id): TaskPath,
 ) -> ApiResult<Response> {
     let seen = service::glance(&state, &caller, id).await?;
-    let (task, pass) = service::whole(&state, seen).await?;
+    let (task, pass) = service::whole(&state, &Visit::guest(), seen).await?;
     let (status, reason, tenant, attempt) = (task.status, task.reason, task.tenant.clone(), task.attempt);
     let mut size = task.text_bytes();
     let mut view = TaskView::new(task, state.public_url.as_ref());

@@ -8,9 +8,10 @@ use remuda_core::Sha256;
 use super::shown::shown;
 use super::submit::{idempotency, taken_in};
 use crate::access::SubmitCaller;
-use crate::error::{ApiResult, ErrorBody};
+use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::{TaskPath, preferred_wait};
 use crate::service::{self, Retried};
+use crate::share::Visit;
 use crate::state::AppState;
 use crate::wire::TaskView;
 
@@ -45,7 +46,8 @@ pub(crate) async fn retry(
 ) -> ApiResult<Response> {
     let request = Sha256::of(format!("retry {id}").as_bytes());
     let (idempotency, wait) = (idempotency(&headers, request)?, preferred_wait(&headers));
-    match service::retry(&state, &caller, id, idempotency, wait).await? {
+    let visit = Visit::current().ok_or_else(|| ApiError::internal("a route was reached without a visit"))?;
+    match service::retry(&state, &caller, &visit, id, idempotency, wait).await? {
         Retried::Hastened(seen) => shown(&state, seen, Vec::new()).await,
         Retried::Again(taken) => taken_in(&state, taken, wait).await,
     }

@@ -7,13 +7,13 @@ use remuda_store::Glance;
 
 use crate::error::{ApiError, ApiResult};
 use crate::service;
-use crate::share::Held;
+use crate::share::{Held, Visit};
 use crate::state::AppState;
 use crate::wire::TaskView;
 
 /// A task as it is, with all that it left. What is large is counted while it is on its way, and written beside the runtime.
 pub(super) async fn shown(state: &AppState, seen: Glance, warnings: Vec<String>) -> ApiResult<Response> {
-    let (task, pass) = service::whole(state, seen).await?;
+    let (task, pass) = service::whole(state, &Visit::guest(), seen).await?;
     let Some(pass) = pass else {
         let mut view = TaskView::new(task, state.public_url.as_ref());
         view.warnings = warnings;

@@ -71,7 +71,7 @@ pub(crate) async fn submit(
     };
     let wait = preferred_wait(&headers);
     if let Some(known) = &idempotency
-        && let Some(before) = service::submitted_before(&state, &caller.tenant, known).await?
+        && let Some(before) = service::submitted_before(&state, &caller, known).await?
     {
         // What was sent is not needed, however long the task is waited for.
         drop((bytes, permit));
@@ -83,7 +83,7 @@ pub(crate) async fn submit(
     let read = move || read_json::<SubmitTask>(kind.as_ref(), &bytes)?.check(&defaults, now);
     let draft = state.compute_admitted("reading a request", &caller.tenant, &permit, size, read).await??;
     let draft = Draft { idempotency, ..draft };
-    let checked = service::check(&state, &caller.tenant, draft, &permit).await?;
+    let checked = service::check(&state, &caller, draft, &permit).await?;
     let taken = service::submit_and_wait(&state, checked, permit, wait).await?;
     taken_in(&state, taken, wait).await
 }

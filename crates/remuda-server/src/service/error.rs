@@ -1,6 +1,6 @@
 //! Why something was not done, in words that belong to no door.
 
-use remuda_core::{Status, TaskId, Tenant};
+use remuda_core::{Sha256, Status, TaskId, Tenant};
 use remuda_preflight::PreflightError;
 
 use crate::share::TurnedAway;
@@ -47,6 +47,40 @@ pub(crate) enum ServiceError {
         /// How many files it has.
         count: usize,
     },
+    /// The tenant has all the bytes that one tenant may have, with what it is bringing at this moment.
+    #[error(
+        "the tasks and assets of this tenant have all the bytes that one tenant may have: \
+         delete assets that are not needed, or wait until old tasks are removed (tasks.max_stored)"
+    )]
+    NoRoom,
+    /// There is no such file, or it is another tenant's.
+    #[error("there is no asset {0}")]
+    NoAsset(Sha256),
+    /// A task that has not ended reads the file.
+    #[error("task {task} reads this file and has not ended: cancel it first, or wait for its end")]
+    AssetInUse {
+        /// One of those that do.
+        task: TaskId,
+    },
+    /// A task that was to be run again read a file that was deleted.
+    #[error("the task read the file {filename:?} (asset:{sha256}), which was deleted: upload it again")]
+    AssetGone {
+        /// The task.
+        task: TaskId,
+        /// Its content.
+        sha256: Sha256,
+        /// What it was called.
+        filename: String,
+    },
+    /// A file is longer than any may be.
+    #[error("the file is larger than {0} bytes")]
+    TooLong(u64),
+    /// Somebody removed the same content while it was kept.
+    #[error("the same file was removed in the same moment: upload it again")]
+    TakenAway,
+    /// The file store did not do it.
+    #[error(transparent)]
+    Files(#[from] remuda_files::Error),
     /// Pre-flight refused the graph, or could not look at it.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
@@ -67,6 +101,14 @@ pub(crate) enum ServiceError {
 }
 
 impl ServiceError {
+    /// Whether the same call may succeed in a moment, because the store does not answer now.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Store(error) | Self::StoreAbout { source: error, .. } => error.is_temporary(),
+            _ => false,
+        }
+    }
+
     /// A trouble of the store with one task.
     pub(super) fn about(task: TaskId) -> impl FnOnce(remuda_store::Error) -> Self {
         move |source| Self::StoreAbout { task, source }

@@ -1,11 +1,13 @@
 //! Reading tasks.
 
+use std::sync::Arc;
+
 use remuda_core::{Attempt, Lease, OutputFile, PendingReason, Status, Task, TaskId, Tenant};
 use remuda_store::{Glance, ListQuery, Page, Position};
 
 use super::{ServiceError, ServiceResult};
 use crate::access::Caller;
-use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
+use crate::share::{Guest, PATIENCE, Pass, TurnedAway};
 use crate::state::Shared;
 
 /// How many of the last attempts are shown: a task that goes back again and again has attempts without end.
@@ -29,14 +31,18 @@ pub(crate) async fn glance(state: &Shared, caller: &Caller, id: TaskId) -> Servi
 
 /// A task with everything that may be long. What is large is read when it is the caller's turn. It is counted while the pass is
 /// held: as a row, as what is read of it, and as it is written.
-pub(crate) async fn whole(state: &Shared, seen: Glance) -> ServiceResult<(Task, Option<Pass>)> {
+pub(crate) async fn whole(
+    state: &Shared,
+    guest: &Arc<Guest>,
+    seen: Glance,
+) -> ServiceResult<(Task, Option<Pass>)> {
     let Glance { task, whole } = seen;
     if whole {
         return Ok((task, None));
     }
     let id = task.id;
     let size = state.store.task_size(id).await?.ok_or(ServiceError::NoTask(id))?;
-    let pass = state.memory.wait(&Visit::guest(), size.saturating_mul(3), PATIENCE).await;
+    let pass = state.memory.wait(guest, size.saturating_mul(3), PATIENCE).await;
     let mut pass = pass.map_err(|_| TurnedAway::Memory)?;
     let _reading = state.permits.read().await?;
     let task = state.store.task(id).await?.ok_or(ServiceError::NoTask(id))?;

@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 
 use super::watch::{for_end, look};
 use super::{ServiceError, ServiceResult};
+use crate::access::Caller;
+use crate::dialect::anybody_listens;
 use crate::options::TaskDefaults;
 use crate::permits::Submission;
 use crate::state::AppState;
@@ -49,6 +51,8 @@ pub(crate) struct Draft {
     pub(crate) max_retries: i32,
     /// What the submitter attached.
     pub(crate) metadata: Option<JsonText>,
+    /// Whose the task becomes, if it is not its submitter's: an administrator may do it for another.
+    pub(crate) tenant: Option<Tenant>,
     /// The ended task that it repeats.
     pub(crate) retry_of: Option<TaskId>,
     /// For submissions that may be repeated.
@@ -77,6 +81,7 @@ impl Draft {
             timeout_s: defaults.timeout_s,
             max_retries: defaults.max_retries,
             metadata: None,
+            tenant: None,
             retry_of: None,
             idempotency: None,
             origin: None,
@@ -116,13 +121,18 @@ impl Taken {
     }
 }
 
-/// Looks at the graph of a draft. The permit is for the body in memory.
+/// Looks at the graph of a draft that somebody brings. The permit is for the body in memory.
 pub(crate) async fn check(
     state: &AppState,
-    tenant: &Tenant,
+    caller: &Caller,
     draft: Draft,
     permit: &Submission,
 ) -> ServiceResult<Checked> {
+    let tenant = match draft.tenant {
+        None => caller.tenant.clone(),
+        Some(tenant) if caller.sees(&tenant) => tenant,
+        Some(tenant) => return Err(ServiceError::ForeignTenant(tenant)),
+    };
     let mut extra = draft.extra;
     let question = Question {
         tenant: tenant.clone(),
@@ -142,7 +152,7 @@ pub(crate) async fn check(
     }
     let new = NewTask {
         id: draft.id,
-        tenant: tenant.clone(),
+        tenant,
         workflow_id: draft.workflow_id,
         priority: draft.priority,
         input: TaskInput {
@@ -171,7 +181,7 @@ pub(crate) async fn check(
 pub(crate) async fn submit(state: &AppState, checked: Checked, permit: Submission) -> ServiceResult<Taken> {
     let Checked { new, warnings, node_errors } = checked;
     let (id, tenant) = (new.id, new.tenant.clone());
-    if state.desk.has_clients() {
+    if anybody_listens(state) {
         state.feed.takes_in(id);
     }
     let submitted = match state.store.submit(new.clone()).await {
@@ -220,6 +230,15 @@ pub(crate) async fn submit_and_wait(
 
 /// The task that the same request made before. It was checked then, and what has changed since does not unmake it.
 pub(crate) async fn submitted_before(
+    state: &AppState,
+    caller: &Caller,
+    known: &Idempotency,
+) -> ServiceResult<Option<Glance>> {
+    submitted_of(state, &caller.tenant, known).await
+}
+
+/// The same, of the tenant of a task that the caller may see.
+pub(super) async fn submitted_of(
     state: &AppState,
     tenant: &Tenant,
     known: &Idempotency,

@@ -55,6 +55,11 @@ impl Visit {
         VISIT.try_with(Arc::clone).ok()
     }
 
+    /// Who is charged for it.
+    pub(crate) fn whose(&self) -> &Arc<Guest> {
+        &self.guest
+    }
+
     /// Who asks here and now. Nobody in particular outside of a request.
     pub(crate) fn guest() -> Arc<Guest> {
         VISIT.try_with(|visit| Arc::clone(&visit.guest)).unwrap_or_default()

@@ -108,7 +108,7 @@ pub(super) async fn success(
     permit: Pass,
 ) -> Result<Response, SyncError> {
     let prompt_id = names::prompt_id(&seen.task);
-    let (task, counted) = service::whole(state, seen).await?;
+    let (task, counted) = service::whole(state, &Visit::guest(), seen).await?;
     let mut result = task.result.unwrap_or_default();
     // What ComfyUI said counts; what was said for it before holds where it said nothing.
     result.node_errors.get_or_insert_with(|| Value::Object(foreseen).into());

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use remuda_core::TaskId;
-use remuda_store::Error;
 use tokio::time::sleep;
 
+use crate::service::{self, ServiceError};
 use crate::state::AppState;
 
 /// The pause before the next try.
@@ -51,11 +51,11 @@ impl Drop for Guard {
 async fn cancel(state: AppState, task: TaskId) {
     let mut looks = 0;
     for _ in 0..TRIES {
-        match state.store.cancel(task).await {
-            Ok(_) | Err(Error::Finished(_)) => return,
-            Err(Error::NotFound { .. }) if looks < LOOKS => looks += 1,
+        match service::stop(&state, task).await {
+            Ok(_) => return,
+            Err(ServiceError::NoTask(_)) if looks < LOOKS => looks += 1,
+            Err(ServiceError::NoTask(_)) => return,
             Err(error) if error.is_temporary() => {}
-            Err(Error::NotFound { .. }) => return,
             Err(error) => {
                 tracing::warn!(%task, %error, "a prompt that nobody waits for could not be cancelled");
                 return;

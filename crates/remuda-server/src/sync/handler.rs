@@ -20,6 +20,7 @@ use crate::extract::{ApiQuery, read_body_with};
 use crate::native::names;
 use crate::native::prompts::{self, Accepted};
 use crate::service;
+use crate::share::Visit;
 use crate::state::AppState;
 
 /// How much later than the request's own time the stored deadline is: it is for a gateway that died, and a living one
@@ -77,7 +78,7 @@ pub(super) async fn prompt_sync(
     // Before the submission: nothing that happens to the task may be missed.
     let mut guard = Guard::new(&state, prompt.task, !keep);
     let mut follow = state.changes.follow(prompt.task);
-    let accepted = prompts::submit(&state, &caller.tenant, prompt, reading).await;
+    let accepted = prompts::submit(&state, &caller, prompt, reading).await;
     let Accepted { seen, before, node_errors, .. } = match accepted.map_err(SyncError::from) {
         Ok(accepted) => accepted,
         Err(error) => {
@@ -139,7 +140,7 @@ pub(super) async fn prompt_sync(
             answer::success(&state, seen, node_errors, received.elapsed(), &form, permit).await
         }
         Status::Failed => {
-            let whole = service::whole(&state, seen).await;
+            let whole = service::whole(&state, &Visit::guest(), seen).await;
             let (task, _counted) = whole.map_err(|error| named(error.into()))?;
             let left = answer::left(&state, &task).await.map_err(|error| named(error.into()))?;
             Err(named(SyncError::failed(task.error.as_ref()).left(left)))

@@ -27,11 +27,17 @@ use utoipa_axum::routes;
 
 pub(crate) use lookout::Lookout;
 
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, nowhere};
 use crate::state::AppState;
 
 /// The handler that waits.
-pub(crate) const DIALECT: Dialect = Dialect { routes: api, refusal: Some(error::refused), contests: &[] };
+pub(crate) const DIALECT: Dialect = Dialect {
+    routes: api,
+    refusal: Some(error::refused),
+    contests: &[],
+    key_in_query: nowhere,
+    listens: None,
+};
 
 fn api() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(handler::prompt_sync))

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use remuda_core::{Status, TaskId};
-use remuda_store::{Error, Glance};
+use remuda_store::Glance;
 use tokio::time::Instant;
 
 use crate::changes::Follow;
-use crate::service::{ServiceError, ServiceResult, for_news, last_look};
+use crate::service::{self, ServiceResult, for_news, last_look};
 use crate::state::AppState;
 
 /// How much longer a prompt that was lost with its worker waits for one: ComfyUIs are often started again.
@@ -77,10 +77,9 @@ pub(super) async fn for_end(
 /// Cancels the task, and waits a moment until that is confirmed; the task as it is then. It may have ended well in
 /// between.
 pub(super) async fn cancel(state: &AppState, id: TaskId, follow: &mut Follow) -> ServiceResult<Glance> {
-    let seen = match state.store.cancel(id).await {
-        Ok(task) => Glance::of(task),
-        Err(Error::Finished(_)) => state.store.glance(id).await?.ok_or(ServiceError::NoTask(id))?,
-        Err(error) => return Err(error.into()),
+    let seen = match service::stop(state, id).await? {
+        Some(seen) => seen,
+        None => service::seen(state, id).await?,
     };
     let until = Instant::now() + state.sync.confirmation;
     match for_end(state, seen, follow, until, None).await? {

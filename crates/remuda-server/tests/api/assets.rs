@@ -106,3 +106,49 @@ async fn a_task_finds_its_files_by_content_by_name_and_by_request_and_nobody_els
     let error = gateway.get(&format!("/api/v1/assets/{dog}")).bearer_auth(&yours).send().await.unwrap();
     assert_eq!(error.status(), 404);
 }
+
+#[tokio::test]
+async fn a_deleted_file_makes_room_and_one_that_is_needed_stays() {
+    let ground = Ground::with(|options| options.quota.bytes = 2_000).await;
+    let (one, other) = (
+        ground.key("one", &[Scope::Submit, Scope::Read]).await,
+        ground.key("other", &[Scope::Submit, Scope::Read]).await,
+    );
+    let gateway = Gateway::on(ground, |_| {}).await;
+    let bytes = vec![7; 1_000];
+    let sha256 = Sha256::of(&bytes);
+    let path = format!("/api/v1/assets/{sha256}");
+    let upload = |key: &str, name: &str| {
+        gateway.post(&format!("/api/v1/assets?filename={name}")).bearer_auth(key).body(bytes.clone()).send()
+    };
+    let delete = |key: &str| gateway.delete(&path).bearer_auth(key).send();
+    let file = gateway.ground.dir.path().join(format!("files/assets/{}/{sha256}", &sha256.to_string()[..2]));
+    for (key, name) in [(&one, "a.png"), (&other, "b.png")] {
+        json(upload(key, name).await.unwrap(), 201).await;
+    }
+    let body = format!(
+        r#"{{"inputs": {{"1.image": "asset:{sha256}"}},
+            "payload": {{"1": {{"class_type": "LoadImage", "inputs": {{"image": "x"}}}},
+                         "2": {{"class_type": "PreviewImage", "inputs": {{"images": ["1", 0]}}}}}}}}"#
+    );
+    let submit = || gateway.post("/api/v1/tasks").bearer_auth(&one).json_text(&body).send();
+    let task = json(submit().await.unwrap(), 201).await["id"].as_str().unwrap().to_owned();
+    let refused = json(delete(&one).await.unwrap(), 409).await;
+    assert_eq!((&refused["code"], &refused["task"]), (&"asset_in_use".into(), &task.as_str().into()));
+
+    // Another tenant's tasks are no reason, and its file is its own.
+    assert_eq!(delete(&other).await.unwrap().status(), 204);
+    assert_eq!(json(delete(&other).await.unwrap(), 404).await["code"], "not_found");
+    assert!(file.exists(), "another tenant has the same content");
+
+    let task = format!("/api/v1/tasks/{task}");
+    json(gateway.delete(&task).bearer_auth(&one).send().await.unwrap(), 200).await;
+    assert_eq!(delete(&one).await.unwrap().status(), 204);
+    assert!(!file.exists());
+    assert_eq!(gateway.get(&path).bearer_auth(&one).send().await.unwrap().status(), 404);
+    let again = gateway.post(&format!("{task}/retry")).bearer_auth(&one).send().await.unwrap();
+    assert_eq!(json(again, 409).await["code"], "asset_gone");
+    json(submit().await.unwrap(), 422).await;
+    json(upload(&one, "a.png").await.unwrap(), 201).await;
+    assert!(file.exists());
+}

@@ -12,10 +12,11 @@ use remuda_core::{
     TaskId, TaskInput, Tenant, Version, Worker, WorkerId, WorkerSpec,
 };
 use remuda_store::{
-    Acquired, AdoptRequest, Asset, BeatReply, BeatRequest, Change, ClaimRequest, Counts, Descriptions,
-    Document, DocumentInfo, DocumentStore, EndReply, ErrandStore, FeedEnds, FeedPage, FeedPlace, Glance,
-    Hide, HousekeepingStore, KeyStore, ListQuery, LookedUp, Lookup, OriginPage, OriginQuery, Page, Position,
-    Registrant, Result, RunnerStore, Store, Submitted, TaskStore, Tidied, WorkerStore,
+    Acquired, AdoptRequest, Asset, AssetUse, BeatReply, BeatRequest, Change, ClaimRequest, Counts,
+    Descriptions, Document, DocumentInfo, DocumentStore, EndReply, ErrandStore, FeedEnds, FeedPage,
+    FeedPlace, Glance, Hide, HousekeepingStore, KeyStore, ListQuery, LookedUp, Lookup, OriginPage,
+    OriginQuery, Page, Position, Registrant, Result, RunnerStore, Store, Submitted, TaskStore, Tidied,
+    WorkerStore,
 };
 use tokio::sync::broadcast;
 
@@ -168,6 +169,9 @@ counted! {
     fn asset(tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>>;
     fn asset_named(tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
     fn assets(tenant: &Tenant, limit: u32) -> Result<Vec<Asset>>;
+    fn delete_asset(tenant: &Tenant, sha256: Sha256) -> Result<bool>;
+    fn asset_use(tenant: &Tenant, sha256: Sha256, after: Option<TaskId>, limit: u32) -> Result<AssetUse>;
+    fn unknown_assets(contents: Vec<Sha256>) -> Result<Vec<Sha256>>;
     fn document(tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>>;
     fn put_document(tenant: &Tenant, space: &str, path: &str, bytes: Vec<u8>, replace: bool) -> Result<Option<DocumentInfo>>;
     fn documents(tenant: &Tenant, space: &str, prefix: &str) -> Result<Vec<DocumentInfo>>;

@@ -123,3 +123,25 @@ async fn workers_that_nobody_drives_any_more_are_forgotten_and_others_stay() {
     wait::until("the worker to be forgotten", BOUND, forgotten).await.unwrap();
     assert_eq!(names().await, [driven.id]);
 }
+
+#[tokio::test]
+async fn uploads_that_no_tenant_has_go_when_they_are_old() {
+    let gateway = Gateway::start().await;
+    let files = &gateway.ground.files;
+    let left = |bytes: &'static [u8]| {
+        let bytes = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(bytes))]);
+        files.put_content_addressed(bytes, None)
+    };
+    // As a server leaves it that dies before it has named it.
+    let (unnamed, _) = left(b"unnamed").await.unwrap();
+    let (named, _) = left(b"named").await.unwrap();
+    let upload = gateway.post("/api/v1/assets?filename=x.png").body("named");
+    assert_eq!(upload.send().await.unwrap().status(), 201);
+
+    let at_once = || JanitorOptions { uploads_every: Duration::ZERO, ..options(&gateway) };
+    Janitor::new(at_once()).sweep_once().await.unwrap();
+    assert!(files.size(&unnamed).await.unwrap().is_some(), "somebody may be about to name it");
+    Janitor::new(JanitorOptions { unnamed: Duration::ZERO, ..at_once() }).sweep_once().await.unwrap();
+    assert_eq!(files.size(&unnamed).await.unwrap(), None);
+    assert!(files.size(&named).await.unwrap().is_some());
+}

@@ -1,8 +1,8 @@
 //! `POST /api/v1/tasks/{id}/retry`.
 
-use remuda_core::FailureClass;
+use remuda_core::{FailureClass, Scope};
 
-use crate::support::{Gateway, json};
+use crate::support::{GRAPH, Gateway, Ground, JsonText as _, json};
 
 #[tokio::test]
 async fn an_ended_task_is_repeated_by_a_new_one() {
@@ -58,7 +58,7 @@ async fn a_retry_is_checked_as_a_submission_is() {
         node_id: "1".to_owned(),
         input: "image".to_owned(),
         sha256: remuda_core::Sha256::of(b"x"),
-        key: "assets/aa/aaaa".to_owned(),
+        key: "outputs/aa/1-1/000-x.png".to_owned(),
         filename: "x.png".to_owned(),
     };
     for (image, placements, status) in
@@ -78,4 +78,23 @@ async fn a_retry_is_checked_as_a_submission_is() {
             assert!(input.requires.labels.contains("pool=a"));
         }
     }
+}
+
+#[tokio::test]
+async fn what_an_administrator_runs_again_stays_its_tenants() {
+    let ground = Ground::new().await;
+    let (owner, other, admin) = (
+        ground.key("owner", &[Scope::Submit, Scope::Read]).await,
+        ground.key("other", &[Scope::Submit, Scope::Read]).await,
+        ground.key("ops", &[Scope::Admin]).await,
+    );
+    let gateway = Gateway::on(ground, |_| {}).await;
+    let body = format!("{{\"payload\": {GRAPH}}}");
+    let submitted = gateway.post("/api/v1/tasks").bearer_auth(&owner).json_text(&body).send().await.unwrap();
+    let path = format!("/api/v1/tasks/{}", json(submitted, 201).await["id"].as_str().unwrap());
+    json(gateway.delete(&path).bearer_auth(&owner).send().await.unwrap(), 200).await;
+    let again = format!("{path}/retry");
+    json(gateway.post(&again).bearer_auth(&other).send().await.unwrap(), 404).await;
+    let new = json(gateway.post(&again).bearer_auth(&admin).send().await.unwrap(), 201).await;
+    assert_eq!(new["tenant"], "owner");
 }

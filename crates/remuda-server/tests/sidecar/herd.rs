@@ -168,7 +168,7 @@ async fn what_comfyui_says_at_a_sidecar_arrives_whole_and_in_order() {
     let mut messages = None;
     let id = ground.submit_with(|new| {
         new.input.workflow = serde_json::value::to_raw_value(&graph).expect("JSON");
-        new.origin = Some(Origin { dialect: Dialect::Comfyui, external_id: None, client: None });
+        new.origin = Some(Origin { dialect: Dialect::COMFYUI, external_id: None, client: None });
         messages = Some(ground.hub.follow_messages(new.id, 1));
     });
     let id = id.await;

@@ -35,6 +35,7 @@ macro_rules! conformance_tests {
                 a_hundred_submissions_at_once_are_a_hundred_tasks;
             origins:
                 where_a_task_came_from_is_kept
+                a_task_of_an_unknown_dialect_runs_like_others
                 a_task_is_looked_up_by_key_or_id
                 tasks_of_a_dialect_are_listed_in_every_order
                 lists_of_a_dialect_are_filtered_and_counted
@@ -169,6 +170,8 @@ macro_rules! conformance_tests {
                 keys_are_kept_and_revoked
                 assets_are_found_by_content_and_name
                 assets_are_listed_by_name
+                deleted_assets_make_room_and_are_found_no_more
+                who_reads_an_asset_is_found_until_it_ends
                 documents_are_kept_and_replaced
                 documents_are_listed_by_prefix
                 a_tenant_keeps_so_many_documents_and_bytes

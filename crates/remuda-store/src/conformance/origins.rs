@@ -10,14 +10,14 @@ use super::world::{Hand, SECOND, World, completed, failed, new_task, tenant};
 use crate::{Hide, LookedUp, Lookup, OriginOrder, OriginPage, OriginQuery, Submitted};
 
 fn native(client: Option<&str>) -> NewTask {
-    let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: client.map(str::to_owned) };
+    let origin = Origin { dialect: Dialect::COMFYUI, external_id: None, client: client.map(str::to_owned) };
     NewTask { origin: Some(origin), ..new_task() }
 }
 
 fn query(whose: &Tenant, statuses: &[Status], order: OriginOrder) -> OriginQuery {
     OriginQuery {
         tenant: whose.clone(),
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         client: None,
         statuses: statuses.to_vec(),
         workflow_id: None,
@@ -52,6 +52,25 @@ async fn end_next(world: &World, hand: &Hand, ending: remuda_core::transition::E
     claim.task.id
 }
 
+/// What came in through a dialect of another release is read, listed under that and no other name, and run.
+pub async fn a_task_of_an_unknown_dialect_runs_like_others(fixture: impl Fixture) {
+    let mut world = World::new(fixture).await;
+    let dialect: Dialect = "one-of-tomorrow".parse().expect("it is a name");
+    let origin = Origin { dialect, external_id: Some("its-name".to_owned()), client: Some("c".to_owned()) };
+    let task = world.submit(NewTask { origin: Some(origin.clone()), ..new_task() }).await;
+    world.restart().await;
+    assert_eq!(world.task(task.id).await.origin.as_ref(), Some(&origin));
+    assert_eq!(listed(&world, &query(&task.tenant, &OPEN, OriginOrder::OldestFirst)).await.total, 0);
+    let its_own = OriginQuery { dialect, ..query(&task.tenant, &OPEN, OriginOrder::OldestFirst) };
+    assert_eq!(ids(&listed(&world, &its_own).await.tasks), [task.id]);
+    let unfinished =
+        async || world.store.unfinished(&task.tenant, dialect, Some("c")).await.expect("it counts");
+    assert_eq!(unfinished().await, 1);
+    let hand = world.hand("w").await;
+    assert_eq!(end_next(&world, &hand, completed()).await, task.id);
+    assert_eq!(unfinished().await, 0);
+}
+
 /// Origin and what came beside the graph are kept byte for byte, through claims, adoption, restarts and the end.
 pub async fn where_a_task_came_from_is_kept(fixture: impl Fixture) {
     let mut world = World::new(fixture).await;
@@ -64,7 +83,7 @@ pub async fn where_a_task_came_from_is_kept(fixture: impl Fixture) {
         ..PromptExtra::default()
     };
     let origin = Origin {
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         external_id: Some("my prompt 'ü'".to_owned()),
         client: Some("browser %1".to_owned()),
     };
@@ -291,7 +310,7 @@ pub async fn unfinished_tasks_are_counted_by_client(fixture: impl Fixture) {
     let mut world = World::new(fixture).await;
     let hand = world.hand("w").await;
     let unfinished = async |whose: &str, client: Option<&str>| {
-        world.store.unfinished(&tenant(whose), Dialect::Comfyui, client).await.expect("it counts")
+        world.store.unfinished(&tenant(whose), Dialect::COMFYUI, client).await.expect("it counts")
     };
     assert_eq!(unfinished("a", None).await, 0);
     let new = |whose: &str, client| NewTask { tenant: tenant(whose), ..native(client) };
@@ -323,7 +342,7 @@ pub async fn unfinished_tasks_are_counted_by_client(fixture: impl Fixture) {
     world.store.tidy().await.expect("it tidies");
     assert_eq!(counts().await, [3, 2, 0], "it ran out");
     world.restart().await;
-    let after = world.store.unfinished(&tenant("a"), Dialect::Comfyui, Some("one")).await;
+    let after = world.store.unfinished(&tenant("a"), Dialect::COMFYUI, Some("one")).await;
     assert_eq!(after.expect("it counts"), 2);
 }
 
@@ -351,7 +370,7 @@ pub async fn hidden_tasks_are_listed_no_more(fixture: impl Fixture) {
     world.clock.advance(SECOND);
     let some = Hide::Tasks(vec![ended[1], others, plain, waits.id, TaskId::new()]);
     let hide = async |store: &dyn crate::Store, which: &Hide| {
-        store.hide(&whose, Dialect::Comfyui, which).await.expect("it hides")
+        store.hide(&whose, Dialect::COMFYUI, which).await.expect("it hides")
     };
     assert_eq!(hide(&*world.store, &some).await, 1);
     let at = world.now();
@@ -408,7 +427,7 @@ pub async fn many_tasks_are_hidden_at_once(fixture: impl Fixture) {
     }
     let some = Hide::Tasks(submitted[..50].to_vec());
     let hide =
-        async |which: &Hide| world.store.hide(&whose, Dialect::Comfyui, which).await.expect("it hides");
+        async |which: &Hide| world.store.hide(&whose, Dialect::COMFYUI, which).await.expect("it hides");
     assert_eq!(hide(&some).await, 50);
     assert_eq!(listed(&world, &query(&whose, &ENDED, OriginOrder::LastEnded)).await.total, 1050);
     assert_eq!(hide(&Hide::Ended).await, 1050);

@@ -1,11 +1,12 @@
 //! The small things that a store keeps: leaders, keys, uploads, descriptions of nodes.
 
-use remuda_core::{ApiKey, KeyId, KeyRecord, Scope, Sha256, Tenant, Timestamp};
+use remuda_core::quota::Quota;
+use remuda_core::{ApiKey, KeyId, KeyRecord, Placement, Priority, Scope, Sha256, Tenant, Timestamp};
 use uuid::Uuid;
 
 use super::Fixture;
-use super::world::{SECOND, World, owner, tenant};
-use crate::{Asset, DocumentLimits, Error};
+use super::world::{SECOND, World, completed, new_task, owner, tenant};
+use crate::{Asset, AssetUse, DocumentLimits, Error};
 
 /// One process leads until it stops saying so, and each leader has a higher number than the one before.
 pub async fn one_process_leads(fixture: impl Fixture) {
@@ -100,6 +101,82 @@ pub async fn assets_are_found_by_content_and_name(fixture: impl Fixture) {
     world.store.add_asset(again.clone()).await.expect("it is kept");
     assert_eq!(by_content("a", b"one").await.as_ref(), Some(&again));
     assert_eq!(by_name("a", "cat.png").await.as_ref(), Some(&again));
+}
+
+/// A deleted upload is gone under all its names, counts no more, and is still there for others who brought the same.
+pub async fn deleted_assets_make_room_and_are_found_no_more(fixture: impl Fixture) {
+    let quota = Quota { waiting: 0, bytes: 1_000 };
+    let world = World::with(fixture, |options| options.quota = quota).await;
+    let asset = |whose: &str, filename: &str| Asset {
+        tenant: tenant(whose),
+        sha256: Sha256::of(b"one"),
+        key: format!("assets/{}", Sha256::of(b"one")),
+        filename: filename.to_owned(),
+        mime: "image/png".to_owned(),
+        size: 900,
+        created_at: world.now(),
+    };
+    for (whose, name) in [("a", "1.png"), ("a", "2.png"), ("b", "1.png")] {
+        world.store.add_asset(asset(whose, name)).await.expect("it is kept");
+    }
+    let content = Sha256::of(b"one");
+    let unknown =
+        async || world.store.unknown_assets(vec![content, Sha256::of(b"two")]).await.expect("it answers");
+    assert_eq!(unknown().await, [Sha256::of(b"two")]);
+    let delete = async |whose: &str| world.store.delete_asset(&tenant(whose), content).await;
+    for (whose, was_there) in [("a", true), ("a", false), ("c", false)] {
+        assert_eq!(delete(whose).await.expect("it answers"), was_there, "{whose}");
+        let left = world.store.room(&tenant(whose)).await.expect("it answers");
+        assert_eq!(left, 1_000, "{whose}");
+    }
+    assert_eq!(world.store.asset(&tenant("a"), content).await.expect("it answers"), None);
+    assert_eq!(world.store.asset_named(&tenant("a"), "2.png").await.expect("it answers"), None);
+    assert!(world.store.asset(&tenant("b"), content).await.expect("it answers").is_some());
+    assert_eq!(unknown().await, [Sha256::of(b"two")], "another tenant has it");
+    delete("b").await.expect("it is deleted");
+    assert_eq!(unknown().await, [content, Sha256::of(b"two")]);
+    // It counts again when it comes again.
+    world.store.add_asset(asset("a", "1.png")).await.expect("it is kept");
+    assert_eq!(world.store.room(&tenant("a")).await.expect("it answers"), 100);
+}
+
+/// Whoever reads an upload is found while it waits and while it runs, behind however many others.
+pub async fn who_reads_an_asset_is_found_until_it_ends(fixture: impl Fixture) {
+    let world = World::new(fixture).await;
+    let content = Sha256::of(b"one");
+    let find = async |whose: &Tenant| {
+        let mut after = None;
+        loop {
+            match world.store.asset_use(whose, content, after, 2).await.expect("it answers") {
+                AssetUse::By(task) => return Some(task),
+                AssetUse::After(task) => after = Some(task),
+                AssetUse::Unused => return None,
+            }
+        }
+    };
+    let whose = new_task().tenant;
+    for _ in 0..5 {
+        world.submit(new_task()).await;
+    }
+    assert_eq!(find(&whose).await, None);
+    let mut new = new_task();
+    new.priority = Priority::new(9).expect("it is one");
+    new.input.placements.push(Placement {
+        node_id: "1".to_owned(),
+        input: "image".to_owned(),
+        sha256: content,
+        key: format!("assets/{content}"),
+        filename: "cat.png".to_owned(),
+    });
+    let reads = world.submit(new).await.id;
+    assert_eq!(find(&whose).await, Some(reads), "it waits");
+    assert_eq!(find(&tenant("other")).await, None);
+    let hand = world.hand("w").await;
+    let claim = hand.get().await;
+    assert_eq!(claim.task.id, reads);
+    assert_eq!(find(&whose).await, Some(reads), "it runs");
+    world.store.end(claim.lease.owner, claim.lease.reference(), completed()).await.expect("it ends");
+    assert_eq!(find(&whose).await, None);
 }
 
 /// The newest upload under each name is listed, by name, each tenant's apart.

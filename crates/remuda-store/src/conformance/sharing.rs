@@ -35,7 +35,7 @@ async fn read(store: &dyn Store, what: &str, whose: &Tenant, task: TaskId) {
         _ => {
             let query = OriginQuery {
                 tenant: whose.clone(),
-                dialect: Dialect::Comfyui,
+                dialect: Dialect::COMFYUI,
                 client: None,
                 statuses: vec![Status::Pending],
                 workflow_id: None,

@@ -17,7 +17,7 @@ fn long(what: &str) -> Box<RawValue> {
 
 fn long_task() -> NewTask {
     let mut new = NewTask::new(long("graph"));
-    new.origin = Some(Origin { dialect: Dialect::Comfyui, external_id: None, client: None });
+    new.origin = Some(Origin { dialect: Dialect::COMFYUI, external_id: None, client: None });
     let extra = PromptExtra { extra_data: Some(long("extra")), number: 7.0, ..PromptExtra::default() };
     new.input.extra = Some(Box::new(extra));
     new

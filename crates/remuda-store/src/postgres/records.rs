@@ -12,7 +12,7 @@ use super::inner::Inner;
 use super::rows::{self, get};
 use super::session::attempt;
 use super::usages;
-use crate::{Asset, Error, Result};
+use crate::{Asset, AssetUse, Error, Result};
 
 const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
 /// Under how many of its names the newest of a content is looked for: somebody may give it any number of names.
@@ -138,6 +138,82 @@ impl Inner {
             }
         }
         transaction.commit().await
+    }
+
+    pub(super) async fn delete_asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<bool> {
+        attempt!(self.sessions, self.try_delete_asset(tenant, sha256))
+    }
+
+    async fn try_delete_asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<bool, Fault> {
+        let transaction = self.sessions.begin().await?;
+        let whose = Columns::default().with(Type::TEXT, tenant.as_str());
+        // As whoever adds one does: of several at once each sees what those before it left.
+        let lock = "SELECT 1 FROM remuda.counter WHERE tenant = $1 AND shard = -2 FOR UPDATE";
+        transaction.query(lock, &whose.params()).await?;
+        let key = Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::BYTEA, &sha256.0[..]);
+        let delete = "DELETE FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 RETURNING size";
+        let gone = transaction.query(delete, &key.params()).await?;
+        let sizes = gone.iter().map(|row| get::<i64>(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let size = sizes.iter().copied().max();
+        if let Some(size) = size {
+            let less = Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::INT8, size);
+            let count = "UPDATE remuda.counter SET stored = stored - $2 WHERE tenant = $1 AND shard = -2";
+            transaction.execute(count, &less.params()).await?;
+        }
+        transaction.commit().await?;
+        Ok(size.is_some())
+    }
+
+    /// Running tasks are few, and looked at each time: one that begins while others are looked at is not missed.
+    pub(super) async fn asset_use(
+        &self,
+        tenant: &Tenant,
+        sha256: Sha256,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<AssetUse> {
+        let hash = sha256.to_string();
+        let look = async || {
+            let params = Columns::default().with(Type::TEXT, tenant.as_str()).with(Type::TEXT, hash.as_str());
+            let statement = "SELECT l.task FROM remuda.lease l JOIN remuda.task t ON t.id = l.task \
+                JOIN remuda.task_input i ON i.task = l.task \
+                WHERE t.tenant = $1 AND position($2 IN i.placements::text) > 0 LIMIT 1";
+            let running = self.sessions.query(statement, &params.params()).await?;
+            if let Some(row) = running.first() {
+                return Ok(AssetUse::By(TaskId(get(row, 0)?)));
+            }
+            let after = after.map_or(uuid::Uuid::nil(), |after| after.0);
+            let params = params.with(Type::UUID, after).with(Type::INT8, i64::from(limit));
+            let statement = "SELECT t.id, position($2 IN i.placements::text) > 0 \
+                FROM (SELECT id FROM remuda.task WHERE tenant = $1 AND status = 'pending' AND id > $3 \
+                ORDER BY id LIMIT $4) t JOIN remuda.task_input i ON i.task = t.id ORDER BY t.id";
+            let waiting = self.sessions.query(statement, &params.params()).await?;
+            for row in &waiting {
+                if get::<bool>(row, 1)? {
+                    return Ok(AssetUse::By(TaskId(get(row, 0)?)));
+                }
+            }
+            Ok(match waiting.last() {
+                Some(last) if waiting.len() >= limit as usize => AssetUse::After(TaskId(get(last, 0)?)),
+                _ => AssetUse::Unused,
+            })
+        };
+        attempt!(self.sessions, look())
+    }
+
+    /// From one tenant to the next in the index, which does not begin with the content.
+    pub(super) async fn unknown_assets(&self, contents: &[Sha256]) -> Result<Vec<Sha256>> {
+        let look = async || {
+            let hashes = each(contents, |content| &content.0[..]);
+            let params = Columns::default().with(Type::BYTEA_ARRAY, hashes);
+            let statement = "WITH RECURSIVE whose (t) AS (SELECT min(tenant) FROM remuda.asset UNION ALL \
+                SELECT (SELECT min(tenant) FROM remuda.asset WHERE tenant > t) FROM whose WHERE t IS NOT NULL) \
+                SELECT u.content FROM unnest($1) AS u(content) WHERE NOT EXISTS (SELECT 1 FROM whose \
+                JOIN remuda.asset a ON a.tenant = whose.t AND a.sha256 = u.content)";
+            let rows = self.sessions.query(statement, &params.params()).await?;
+            rows.iter().map(|row| rows::hash(row, 0)).collect()
+        };
+        attempt!(self.sessions, look())
     }
 
     pub(super) async fn submitted(&self, tenant: &Tenant, key: &str) -> Result<Option<(Sha256, TaskId)>> {

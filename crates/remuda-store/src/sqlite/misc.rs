@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use remuda_core::quota::Usage;
-use remuda_core::{Fence, KeyId, KeyRecord, OwnerId};
+use remuda_core::{Fence, KeyId, KeyRecord, OwnerId, Sha256, Tenant};
 use rusqlite::{OptionalExtension as _, params};
 use uuid::Uuid;
 
@@ -94,5 +94,18 @@ impl Batch<'_> {
             micros(asset.created_at),
         ])?;
         Ok(())
+    }
+
+    /// Forgets an uploaded file under all its names.
+    pub(super) fn delete_asset(&mut self, tenant: &Tenant, sha256: Sha256) -> Outcome<bool> {
+        let key = (tenant.as_str(), sha256.0);
+        let sql = "SELECT max(size) FROM asset WHERE tenant = ? AND sha256 = ?";
+        let size: Option<i64> = self.db.prepare_cached(sql)?.query_row(key, |row| row.get(0))?;
+        let Some(size) = size else { return Ok(false) };
+        self.db.prepare_cached("DELETE FROM asset WHERE tenant = ? AND sha256 = ?")?.execute(key)?;
+        let sql = "UPDATE stored SET bytes = bytes - ?2 WHERE tenant = ?1";
+        self.db.prepare_cached(sql)?.execute((tenant.as_str(), size))?;
+        self.state.read_usage_again(tenant);
+        Ok(true)
     }
 }

@@ -17,7 +17,7 @@ use super::lanes::{self, Shared};
 use super::pieces::{self, Part};
 use super::rows::{self, Numbered, RawInput, lease_columns, micros, task_columns};
 use crate::store::{ATTEMPTS_TEXT, EVENTS_TEXT};
-use crate::{Asset, Counts, Error, Glance, LookedUp, Lookup, Position};
+use crate::{Asset, AssetUse, Counts, Error, Glance, LookedUp, Lookup, Position};
 
 /// Beyond this many the position in the queue is estimated.
 const COUNTED: i64 = 1000;
@@ -420,6 +420,49 @@ pub(super) fn asset(db: &Connection, tenant: &Tenant, sha256: Sha256) -> Outcome
     let sql = "SELECT * FROM (SELECT tenant, sha256, key, filename, mime, size, created_at FROM asset \
                WHERE tenant = ? AND sha256 = ? ORDER BY filename LIMIT 64) ORDER BY created_at DESC LIMIT 1";
     one(db, sql, (tenant.as_str(), sha256.0), rows::asset)
+}
+
+/// Running tasks are few, and looked at each time: one that begins while others are looked at is not missed.
+pub(super) fn asset_use(
+    db: &Connection,
+    tenant: &Tenant,
+    sha256: Sha256,
+    after: Option<TaskId>,
+    limit: u32,
+) -> Outcome<AssetUse> {
+    let hash = sha256.to_string();
+    let sql = "SELECT lease.task FROM lease JOIN task ON task.id = lease.task \
+               JOIN input_row ON input_row.no = lease.no WHERE tenant = ? AND instr(placements, ?) LIMIT 1";
+    if let Some(task) = one(db, sql, (tenant.as_str(), &hash), |row| Ok(TaskId(rows::uuid(row, 0)?)))? {
+        return Ok(AssetUse::By(task));
+    }
+    let after = after.map_or(uuid::Uuid::nil(), |after| after.0);
+    let sql = "SELECT id, coalesce(instr(placements, ?2) > 0, 0) FROM task JOIN input_row ON input_row.no = task.no \
+               WHERE tenant = ?1 AND status = 'pending' AND id > ?3 ORDER BY id LIMIT ?4";
+    let read = |row: &Row<'_>| Ok((TaskId(rows::uuid(row, 0)?), row.get::<_, bool>(1)?));
+    let seen = all(db, sql, (tenant.as_str(), &hash, after.as_bytes(), limit), read)?;
+    Ok(match seen.iter().find(|(_, uses)| *uses) {
+        Some((task, _)) => AssetUse::By(*task),
+        None => match seen.last() {
+            Some((last, _)) if seen.len() >= limit as usize => AssetUse::After(*last),
+            _ => AssetUse::Unused,
+        },
+    })
+}
+
+/// From one tenant to the next in the index, which does not begin with the content.
+pub(super) fn unknown_assets(db: &Connection, contents: &[Sha256]) -> Outcome<Vec<Sha256>> {
+    let sql = "WITH RECURSIVE whose (t) AS (SELECT min(tenant) FROM asset UNION ALL \
+               SELECT (SELECT min(tenant) FROM asset WHERE tenant > t) FROM whose WHERE t IS NOT NULL) \
+               SELECT EXISTS (SELECT 1 FROM whose CROSS JOIN asset ON tenant = t AND sha256 = ?)";
+    let mut statement = db.prepare_cached(sql)?;
+    let mut unknown = Vec::new();
+    for content in contents {
+        if !statement.query_row((content.0,), |row| row.get::<_, bool>(0))? {
+            unknown.push(*content);
+        }
+    }
+    Ok(unknown)
 }
 
 pub(super) fn asset_named(db: &Connection, tenant: &Tenant, filename: &str) -> Outcome<Option<Asset>> {

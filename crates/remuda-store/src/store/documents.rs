@@ -3,9 +3,9 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use remuda_core::{Sha256, Tenant};
+use remuda_core::{Sha256, TaskId, Tenant};
 
-use crate::{Asset, Document, DocumentInfo, Result};
+use crate::{Asset, AssetUse, Document, DocumentInfo, Result};
 
 /// What tenants keep beside their tasks: uploaded files, settings and user data.
 #[async_trait]
@@ -24,6 +24,22 @@ pub trait DocumentStore: fmt::Debug + Send + Sync + 'static {
 
     /// The newest uploaded file of a tenant under each name, by name; at most `limit`.
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>>;
+
+    /// Forgets an uploaded file of a tenant under all its names; whether there was one. Its bytes count no more.
+    async fn delete_asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<bool>;
+
+    /// Looks for a task of a tenant that has not ended and reads this content: at `limit` tasks that wait, after `after` in the
+    /// order of their ids, and at all that run.
+    async fn asset_use(
+        &self,
+        tenant: &Tenant,
+        sha256: Sha256,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<AssetUse>;
+
+    /// Which of these contents no tenant has.
+    async fn unknown_assets(&self, contents: Vec<Sha256>) -> Result<Vec<Sha256>>;
 
     /// A document of a tenant.
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>>;

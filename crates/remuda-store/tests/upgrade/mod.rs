@@ -39,7 +39,7 @@ pub(crate) fn options(keys: &str) -> Options {
 fn paid() -> NewTask {
     let raw = |text: String| RawValue::from_string(text).expect("JSON");
     let extra_data = Some(raw(format!(r#"{{"api_key_comfy_org": "{SECRET}"}}"#)));
-    let origin = Origin { dialect: Dialect::Comfyui, external_id: None, client: Some("c".to_owned()) };
+    let origin = Origin { dialect: Dialect::COMFYUI, external_id: None, client: Some("c".to_owned()) };
     let deliver = || Errand::Deliver(Destination { sink: "s".to_owned(), folder: None });
     let errands = vec![deliver(), deliver()];
     let mut new = NewTask { origin: Some(origin), errands, ..NewTask::new(raw(GRAPH.to_owned())) };
@@ -130,7 +130,7 @@ async fn check_tasks(store: &dyn Store, left: &Left, left_plain: bool, tenant: &
     }
     let counts = store.counts(Some(tenant)).await.expect("it counts");
     assert_eq!(counts, Counts { pending: 1, running: 1, completed: 1, cancelled: 1, failed: 0 });
-    assert_eq!(store.unfinished(tenant, Dialect::Comfyui, Some("c")).await.expect("it counts"), 2);
+    assert_eq!(store.unfinished(tenant, Dialect::COMFYUI, Some("c")).await.expect("it counts"), 2);
     let attempts = store.attempts(left.ended, 1000).await.expect("it answers");
     assert_eq!(attempts.len(), 1);
     assert_eq!((attempts[0].owner, attempts[0].outcome), (OWNER, Some(AttemptOutcome::Completed)));

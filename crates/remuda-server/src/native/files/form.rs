@@ -11,14 +11,15 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
 use http::{StatusCode, header};
 use percent_encoding::percent_decode_str;
-use remuda_core::{Sha256, Tenant};
-use remuda_files::BoxError;
+use remuda_core::Tenant;
+use remuda_files::{BoxError, Staged};
 
 use super::picture;
 use crate::error::ApiError;
 use crate::form;
 use crate::options::Limits;
-use crate::routes::{timely, upload_room};
+use crate::routes::timely;
+use crate::service::{ServiceError, UploadRoom, upload_room};
 use crate::share::Visit;
 use crate::state::AppState;
 
@@ -47,7 +48,7 @@ pub(super) struct Sent {
 
 #[derive(Debug)]
 pub(super) enum Content {
-    Stored { key: String, sha256: Sha256, size: u64 },
+    Staged(Staged),
     InMemory(Bytes),
 }
 
@@ -55,12 +56,18 @@ pub(super) enum Content {
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) image: Sent,
-    texts: HashMap<String, String>,
+    /// The room that it has.
+    pub(super) room: UploadRoom,
+    pub(super) texts: Texts,
 }
 
-impl Form {
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.texts.get(name).map(String::as_str)
+/// The other fields of a form, by name.
+#[derive(Debug, Default)]
+pub(super) struct Texts(HashMap<String, String>);
+
+impl Texts {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
     }
 }
 
@@ -79,10 +86,10 @@ impl From<ApiError> for NoForm {
     }
 }
 
-impl From<remuda_files::Error> for NoForm {
-    fn from(error: remuda_files::Error) -> Self {
+impl From<ServiceError> for NoForm {
+    fn from(error: ServiceError) -> Self {
         match error {
-            remuda_files::Error::TooLarge { limit } => Self::TooLarge(limit),
+            ServiceError::TooLong(limit) => Self::TooLarge(limit),
             other => Self::Trouble(other.into()),
         }
     }
@@ -113,28 +120,24 @@ pub(super) async fn read(
         Keep::Stored => room,
         Keep::InMemory => room.no_more_than(picture::LARGEST),
     };
-    read_within(state, request, keep, room.longest).await.map_err(|error| match error {
-        NoForm::TooLarge(_) if room.is_left => NoForm::Trouble(room.refusal()),
-        other => other,
-    })
-}
-
-async fn read_within(state: &AppState, request: Request, keep: Keep, limit: u64) -> Result<Form, NoForm> {
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    // A form is a little longer than its file.
-    if length.is_some_and(|length| length > limit.saturating_add(LONGEST_FIELD as u64)) {
-        return Err(NoForm::TooLarge(limit));
+    if let Some(length) = length {
+        // A form is a little longer than its file.
+        if length > room.longest.saturating_add(LONGEST_FIELD as u64) {
+            return Err(room.refusal().into());
+        }
+        room.cover(length.saturating_sub(LONGEST_FIELD as u64))?;
     }
     let patience = state.limits.body_time;
     let mut form = form::Form::read(request).await.map_err(|_| NoForm::Bad)?;
     let mut image = None;
-    let mut texts = HashMap::new();
+    let mut texts = Texts::default();
     for _ in 0..MOST_FIELDS {
         let taken = form.counter();
         let next = tokio::time::timeout(patience, form.next()).await.map_err(|_| NoForm::Bad)?;
         let Some(field) = next.map_err(|_| NoForm::Bad)? else {
-            return image.map(|image| Form { image, texts }).ok_or(NoForm::Bad);
+            return image.map(|image| Form { image, room, texts }).ok_or(NoForm::Bad);
         };
         let told = field.headers().get(header::CONTENT_DISPOSITION);
         let told = told.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -143,14 +146,14 @@ async fn read_within(state: &AppState, request: Request, keep: Keep, limit: u64)
             (Some("image"), Some(filename)) if image.is_none() && !filename.is_empty() => {
                 let mime = field.content_type().map(str::to_owned);
                 image =
-                    Some(Sent { filename, mime, content: keep_it(state, field, taken, keep, limit).await? });
+                    Some(Sent { filename, mime, content: keep_it(state, field, taken, keep, &room).await? });
             }
             // A file without a name cannot be kept.
             (Some("image"), _) if image.is_none() => return Err(NoForm::Bad),
             (Some(name), None) => {
                 let bytes = in_memory(pieces(field, taken, &state.limits), LONGEST_FIELD).await?;
                 let text = String::from_utf8(bytes.into()).map_err(|_| NoForm::Bad)?;
-                texts.entry(name.to_owned()).or_insert(text);
+                texts.0.entry(name.to_owned()).or_insert(text);
             }
             // What is not asked for is read over.
             _ => {
@@ -175,17 +178,21 @@ async fn keep_it(
     field: Field<'_>,
     taken: Arc<AtomicUsize>,
     keep: Keep,
-    limit: u64,
+    room: &UploadRoom,
 ) -> Result<Content, NoForm> {
     let pieces = pieces(field, taken, &state.limits);
     match keep {
         Keep::InMemory => {
-            let longest = usize::try_from(limit).unwrap_or(usize::MAX);
-            Ok(Content::InMemory(in_memory(pieces, longest).await?))
+            let longest = usize::try_from(room.longest).unwrap_or(usize::MAX);
+            let read = in_memory(pieces, longest).await;
+            Ok(Content::InMemory(read.map_err(|error| match error {
+                NoForm::TooLarge(_) => room.refusal().into(),
+                other => other,
+            })?))
         }
         Keep::Stored => {
-            let (key, stored) = state.files.put_content_addressed(pieces, Some(limit)).await?;
-            Ok(Content::Stored { key: key.to_string(), sha256: Sha256(stored.sha256.0), size: stored.size })
+            let staged = state.files.stage(room.counted(pieces), Some(room.longest)).await;
+            Ok(Content::Staged(staged.map_err(|error| room.not_kept(error))?))
         }
     }
 }

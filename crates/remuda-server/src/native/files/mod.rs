@@ -20,9 +20,12 @@ pub(crate) use query::Pairs;
 
 use crate::state::AppState;
 
+/// Takes a key from the query, too: a browser's picture sends no headers.
+pub(super) const VIEW: &str = "/view";
+
 pub(super) fn routes() -> Router<AppState> {
     Router::new()
-        .route("/view", get(view::view))
+        .route(VIEW, get(view::view))
         .route("/upload/image", post(upload::image))
         .route("/upload/mask", post(upload::mask))
         .layer(DefaultBodyLimit::disable())

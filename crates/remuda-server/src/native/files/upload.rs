@@ -9,18 +9,17 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::StatusCode;
-use jiff::Timestamp;
-use remuda_core::{Sha256, Tenant};
+use remuda_core::Tenant;
 use remuda_preflight::uploads::{kept_name, straight};
-use remuda_store::Asset;
 use serde_json::json;
 use tokio::sync::Mutex;
 
-use super::form::{self, Content, Form, Keep};
+use super::form::{self, Content, Form, Keep, Texts};
 use super::mask::put_on;
 use crate::access::SubmitCaller;
 use crate::error::{ApiError, ApiResult};
 use crate::routes;
+use crate::service::{self, Brought};
 use crate::state::AppState;
 
 /// The longest name of a file or a folder, in bytes.
@@ -46,12 +45,12 @@ pub(super) async fn image(
         Ok(form) => form,
         Err(refusal) => return Ok(refusal.into_response()),
     };
-    let Content::Stored { key, sha256, size } = &form.image.content else {
+    let Form { image, room, texts } = form;
+    let Content::Staged(staged) = image.content else {
         return Err(ApiError::internal("an upload was not kept"));
     };
-    let content = Kept { key: key.clone(), sha256: *sha256, size: *size };
-    let mime = routes::mime(form.image.mime.as_deref(), &form.image.filename);
-    name_it(&state, &caller.tenant, &form, content, mime).await
+    let mime = routes::mime(image.mime.as_deref(), &image.filename);
+    name_it(&state, &caller.tenant, &texts, &image.filename, Brought { staged, room }, mime).await
 }
 
 /// `POST /upload/mask`
@@ -65,50 +64,46 @@ pub(super) async fn mask(
         Ok(form) => form,
         Err(refusal) => return Ok(refusal.into_response()),
     };
-    let Content::InMemory(mask) = &form.image.content else {
+    let Form { image, room, texts } = form;
+    let Content::InMemory(mask) = image.content else {
         return Err(ApiError::internal("a mask was not read"));
     };
-    let original = form.text("original_ref").unwrap_or_default();
-    let Some(png) = put_on(&state, &caller.tenant, original, mask.clone()).await? else {
+    let original = texts.get("original_ref").unwrap_or_default();
+    let Some(png) = put_on(&state, &caller.tenant, original, mask).await? else {
         return Ok(StatusCode::BAD_REQUEST.into_response());
     };
+    room.cover(png.len() as u64)?;
     let bytes = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from(png))]);
-    let (key, stored) = state.files.put_content_addressed(bytes, None).await?;
-    let content = Kept { key: key.to_string(), sha256: Sha256(stored.sha256.0), size: stored.size };
-    name_it(&state, &caller.tenant, &form, content, "image/png".to_owned()).await
-}
-
-/// Bytes in the file store.
-struct Kept {
-    key: String,
-    sha256: Sha256,
-    size: u64,
+    let staged = state.files.stage(bytes, None).await?;
+    let brought = Brought { staged, room };
+    name_it(&state, &caller.tenant, &texts, &image.filename, brought, "image/png".to_owned()).await
 }
 
 /// Makes an upload of what was kept, under the name that the form asks for or the next one that is free.
 async fn name_it(
     state: &AppState,
     tenant: &Tenant,
-    form: &Form,
-    content: Kept,
+    texts: &Texts,
+    filename: &str,
+    brought: Brought,
     mime: String,
 ) -> ApiResult<Response> {
     let refused = Ok(StatusCode::BAD_REQUEST.into_response());
-    let kind = match form.text("type") {
+    let kind = match texts.get("type") {
         None => "input",
         Some(kind @ ("input" | "temp" | "output")) => kind,
         Some(_) => return refused,
     };
-    let overwrite = matches!(form.text("overwrite"), Some("true" | "1"));
-    let subfolder = form.text("subfolder").unwrap_or_default();
-    let Some(mut upload) = Named::new(subfolder, &form.image.filename, kind) else { return refused };
+    let overwrite = matches!(texts.get("overwrite"), Some("true" | "1"));
+    let subfolder = texts.get("subfolder").unwrap_or_default();
+    let Some(mut upload) = Named::new(subfolder, filename, kind) else { return refused };
     let mut same = false;
     // Until it is taken: each of two different files has its own name, and no graph gets the other one's.
     let _turn = if overwrite { None } else { Some(turn(tenant).lock_owned().await) };
     if !overwrite {
         // At two gateways in the same moment two may still take the same name; then the later one has it.
         while let Some(there) = state.store.asset_named(tenant, &upload.kept).await? {
-            same = there.sha256 == content.sha256;
+            same = there.sha256 == brought.sha256();
             if same {
                 break;
             }
@@ -134,17 +129,11 @@ async fn name_it(
             }
         }
     }
-    if !same {
-        let asset = Asset {
-            tenant: tenant.clone(),
-            sha256: content.sha256,
-            key: content.key,
-            filename: upload.kept,
-            mime,
-            size: i64::try_from(content.size).unwrap_or(i64::MAX),
-            created_at: Timestamp::now(),
-        };
-        state.store.add_asset(asset).await?;
+    if same {
+        // What was damaged from outside is mended so.
+        brought.staged.keep().await?;
+    } else {
+        service::keep(state, brought, upload.kept, mime).await?;
     }
     Ok(Json(json!({"name": upload.name, "subfolder": subfolder, "type": kind})).into_response())
 }

@@ -15,6 +15,7 @@ use super::{NativeError, find};
 use crate::access::{AdminCaller, SubmitCaller};
 use crate::error::ApiError;
 use crate::extract::SmallBody;
+use crate::service;
 use crate::state::AppState;
 
 /// How many running prompts are looked at to find the one that runs longest.
@@ -67,7 +68,7 @@ pub(super) async fn interrupt(
         },
         None => {
             let query = of(&caller.tenant, &[Status::Running], OriginOrder::OldestFirst, MOST_RUNNING);
-            let running = state.store.list_origin(&query).await?.tasks;
+            let running = service::list_origin(&state, &query).await?.tasks;
             let uncalled = running.into_iter().filter(|task| task.cancel_at.is_none());
             uncalled.min_by_key(|task| (task.started_at, task.id))
         }

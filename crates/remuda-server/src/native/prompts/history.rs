@@ -20,6 +20,7 @@ use crate::access::{ReadCaller, SubmitCaller};
 use crate::error::ApiError;
 use crate::extract::SmallBody;
 use crate::native::names;
+use crate::service;
 use crate::share::Visit;
 use crate::state::AppState;
 
@@ -54,14 +55,14 @@ pub(super) async fn list(
             // One look, from the end.
             query.order = OriginOrder::LastEnded;
             query.limit = u32::try_from(count).unwrap_or(PAGE);
-            let mut tasks = state.store.list_origin(&query).await?.tasks;
+            let mut tasks = service::list_origin(&state, &query).await?.tasks;
             tasks.reverse();
             let pieces = written(&state, guest, tasks, entry);
             return Ok(streamed(fixed("{").chain(separated(pieces)).chain(fixed("}")).inspect(move |_| {
                 let _ = &permit;
             })));
         }
-        None => (state.store.list_origin(&query).await?.total - count).max(0),
+        None => (service::list_origin(&state, &query).await?.total - count).max(0),
     };
     let pieces = pages(state.clone(), query, begin, count)
         .map_ok(move |tasks| written(&state, guest.clone(), tasks, entry))
@@ -88,7 +89,7 @@ fn pages(
             }
             query.offset = offset_now;
             query.limit = u32::try_from(wanted).unwrap_or(PAGE);
-            let tasks = state.store.list_origin(&query).await.map_err(io::Error::other)?.tasks;
+            let tasks = service::list_origin(&state, &query).await.map_err(io::Error::other)?.tasks;
             let found = i64::try_from(tasks.len()).unwrap_or(0);
             // A short page is the last one.
             let left = if found < wanted { 0 } else { left - found };
@@ -139,14 +140,14 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, NativeError> {
     let removal = Removal::read(&state, &caller, body).await?;
     if removal.clears {
-        state.store.hide(&caller.tenant, Dialect::Comfyui, &Hide::Ended).await?;
+        service::hide(&state, &caller.tenant, Dialect::COMFYUI, Hide::Ended).await?;
     }
     let mut gone = Vec::new();
     for id in &removal.ids {
         gone.extend(find(&state, &caller.tenant, id).await?.map(|task| task.id));
     }
     if !gone.is_empty() {
-        state.store.hide(&caller.tenant, Dialect::Comfyui, &Hide::Tasks(gone)).await?;
+        service::hide(&state, &caller.tenant, Dialect::COMFYUI, Hide::Tasks(gone)).await?;
     }
     Ok(StatusCode::OK)
 }

@@ -22,6 +22,7 @@ use crate::access::{Caller, ReadCaller, SubmitCaller};
 use crate::error::ApiError;
 use crate::extract::SmallBody;
 use crate::native::names;
+use crate::service;
 use crate::share::Visit;
 use crate::state::AppState;
 
@@ -166,16 +167,16 @@ async fn look(state: &AppState, caller: &Caller, wish: &Wish) -> Result<OriginPa
     query.workflow_id.clone_from(&wish.workflow);
     if !wish.by_duration {
         query.offset = wish.offset;
-        return Ok(state.store.list_origin(&query).await?);
+        return Ok(service::list_origin(state, &query).await?);
     }
     // No index has durations: of a long history the newest are sorted. How long one took is in its result.
     query.order = OriginOrder::NewestFirst;
     query.limit = MOST;
-    let page = state.store.list_origin(&query).await?;
+    let page = service::list_origin(state, &query).await?;
     let _turn = state.permits.list().await?;
     let mut tasks = Vec::with_capacity(page.tasks.len());
     for task in page.tasks {
-        let whole = if task.status.is_terminal() { state.store.task(task.id).await? } else { None };
+        let whole = if task.status.is_terminal() { service::recall(state, task.id).await? } else { None };
         tasks.push(Keyed::new(wish, whole.unwrap_or(task)));
         tokio::task::yield_now().await;
     }

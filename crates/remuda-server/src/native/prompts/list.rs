@@ -12,6 +12,7 @@ use remuda_core::{Dialect, Status, Task, TaskInput, Tenant};
 use remuda_store::{Lookup, OriginOrder, OriginQuery};
 
 use crate::error::ApiResult;
+use crate::service;
 use crate::share::{Charged, Guest, paced};
 use crate::state::AppState;
 
@@ -22,7 +23,7 @@ pub(super) type Write = fn(&Task, TaskInput) -> Option<serde_json::Result<String
 pub(super) fn of(tenant: &Tenant, statuses: &[Status], order: OriginOrder, limit: u32) -> OriginQuery {
     OriginQuery {
         tenant: tenant.clone(),
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         client: None,
         statuses: statuses.to_vec(),
         workflow_id: None,
@@ -45,7 +46,7 @@ pub(super) fn written(
         async move {
             // Lists have no results: those are read one by one.
             let whole = Lookup { tenant: task.tenant, key: None, id: Some(task.id), input: true };
-            let found = state.store.look_up(whole).await.map_err(io::Error::other)?;
+            let found = service::look_up(&state, whole).await.map_err(io::Error::other)?;
             // Without an input it was forgotten since.
             let Some((task, Some(input))) = found else { return Ok(None) };
             let text = text(&state, task, input, move |task, input| write(task, input).transpose()).await;

@@ -1,21 +1,18 @@
 //! From what a client calls a prompt to the task behind it.
 
 use remuda_core::{Dialect, Task, TaskInput, Tenant};
-use remuda_store::{LookedUp, Lookup};
+use remuda_store::Lookup;
 
-use super::NativeError;
 use crate::native::names;
-use crate::share::{PATIENCE, Pass, TurnedAway, Visit};
+use crate::service::{self, ServiceResult};
+use crate::share::{Pass, Visit};
 use crate::state::AppState;
 
 /// The prompt that this tenant's clients call so. Another tenant's is not there, nor is a task that came in by another
 /// door. Of a large one, without what it left.
-pub(crate) async fn find(state: &AppState, tenant: &Tenant, id: &str) -> remuda_store::Result<Option<Task>> {
+pub(crate) async fn find(state: &AppState, tenant: &Tenant, id: &str) -> ServiceResult<Option<Task>> {
     let Some(lookup) = lookup(tenant, id, false) else { return Ok(None) };
-    let found = match state.store.look_up_small(&lookup).await? {
-        LookedUp::Small(found) => found.map(|(task, _)| task),
-        LookedUp::Large { task, .. } => state.store.glance(task).await?.map(|seen| seen.task),
-    };
+    let found = service::look_up_briefly(state, &lookup).await?;
     Ok(found.filter(|task| is_called(task, id)))
 }
 
@@ -28,21 +25,9 @@ pub(super) struct Whole {
 }
 
 /// The same, with what it runs; together, unless it was forgotten. What is large is read when there is room for it.
-pub(super) async fn find_whole(
-    state: &AppState,
-    tenant: &Tenant,
-    id: &str,
-) -> Result<Option<Whole>, NativeError> {
+pub(super) async fn find_whole(state: &AppState, tenant: &Tenant, id: &str) -> ServiceResult<Option<Whole>> {
     let Some(lookup) = lookup(tenant, id, true) else { return Ok(None) };
-    let (found, room) = match state.store.look_up_small(&lookup).await? {
-        LookedUp::Small(found) => (found, None),
-        LookedUp::Large { bytes, .. } => {
-            let room = state.memory.wait(&Visit::guest(), bytes.saturating_mul(2), PATIENCE).await;
-            let room = room.map_err(|_| TurnedAway::Memory)?;
-            let _reading = state.permits.read().await?;
-            (state.store.look_up(lookup).await?, Some(room))
-        }
-    };
+    let (found, room) = service::look_up_counted(state, &Visit::guest(), lookup).await?;
     let found = found.filter(|(task, _)| is_called(task, id));
     Ok(found.and_then(|(task, input)| Some(Whole { task, input: input?, _room: room })))
 }
@@ -60,5 +45,5 @@ fn is_called(task: &Task, id: &str) -> bool {
 
 /// Whether it came in as a prompt.
 pub(crate) fn is_native(task: &Task) -> bool {
-    task.origin.as_ref().is_some_and(|origin| origin.dialect == Dialect::Comfyui)
+    task.origin.as_ref().is_some_and(|origin| origin.dialect == Dialect::COMFYUI)
 }

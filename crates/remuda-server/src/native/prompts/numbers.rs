@@ -53,7 +53,7 @@ impl Numbers {
 async fn newest(store: &dyn TaskStore, tenant: &Tenant) -> remuda_store::Result<Option<u64>> {
     let query = OriginQuery {
         tenant: tenant.clone(),
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         client: None,
         statuses: Status::ALL.to_vec(),
         workflow_id: None,

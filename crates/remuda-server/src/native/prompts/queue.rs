@@ -22,7 +22,7 @@ use super::request::is_true;
 use super::{NativeError, find};
 use crate::access::{Caller, ReadCaller, SubmitCaller};
 use crate::extract::SmallBody;
-use crate::service;
+use crate::service::{self, ServiceError};
 use crate::share::Visit;
 use crate::state::AppState;
 
@@ -49,7 +49,7 @@ pub(super) async fn remaining(
     State(state): State<AppState>,
     ReadCaller(caller): ReadCaller,
 ) -> Result<Json<Value>, NativeError> {
-    let count = state.store.unfinished(&caller.tenant, Dialect::Comfyui, None).await?;
+    let count = service::unfinished(&state, &caller.tenant, Dialect::COMFYUI).await?;
     Ok(Json(json!({"exec_info": {"queue_remaining": count}})))
 }
 
@@ -62,9 +62,9 @@ pub(super) async fn show(
     let order = OriginOrder::OldestFirst;
     // What waits first: a prompt that starts in between is then in both lists rather than in none.
     let pending =
-        state.store.list_origin(&of(&caller.tenant, &[Status::Pending], order, MOST_PENDING)).await?;
+        service::list_origin(&state, &of(&caller.tenant, &[Status::Pending], order, MOST_PENDING)).await?;
     let running =
-        state.store.list_origin(&of(&caller.tenant, &[Status::Running], order, MOST_RUNNING)).await?;
+        service::list_origin(&state, &of(&caller.tenant, &[Status::Running], order, MOST_RUNNING)).await?;
     let started: std::collections::HashSet<_> = running.tasks.iter().map(|task| task.id).collect();
     let pending = pending.tasks.into_iter().filter(|task| !started.contains(&task.id));
     let (running, behind) = apart(&state, running.tasks).await?;
@@ -98,7 +98,7 @@ async fn apart(state: &AppState, tasks: Vec<Task>) -> Result<(Vec<Task>, Vec<Tas
 /// Whether a running task is only in the queue of its worker, for its client no different from one that waits here. How far
 /// it is comes to the store with a beat, and to this process at once; of tasks at other gateways it is not known.
 async fn waits_at_its_worker(state: &AppState, task: &Task) -> Result<bool, NativeError> {
-    let Some(lease) = state.store.lease(task.id).await? else { return Ok(false) };
+    let Some(lease) = service::lease(state, task.id).await? else { return Ok(false) };
     let here = state.is_here(lease.gateway.as_deref());
     let sent = matches!(lease.phase, Phase::Placing | Phase::Ahead | Phase::Submitted);
     let begun = lease.rendering_since.is_some() || state.hub.has_messages(task.id, lease.attempt);
@@ -184,7 +184,7 @@ async fn clear(state: &AppState, caller: &Caller) -> Result<(), NativeError> {
     let now = Timestamp::now();
     loop {
         let query = of(&caller.tenant, &[Status::Pending], OriginOrder::OldestFirst, PAGE);
-        let page = state.store.list_origin(&query).await?.tasks;
+        let page = service::list_origin(state, &query).await?.tasks;
         // What came in since is not meant.
         let meant: Vec<Task> = page.into_iter().filter(|task| task.created_at <= now).collect();
         if meant.is_empty() {
@@ -194,7 +194,7 @@ async fn clear(state: &AppState, caller: &Caller) -> Result<(), NativeError> {
     }
     // Last: what waits at a worker makes room there for what waits here.
     let query = of(&caller.tenant, &[Status::Running], OriginOrder::OldestFirst, MOST_RUNNING);
-    let tasks = state.store.list_origin(&query).await?.tasks;
+    let tasks = service::list_origin(state, &query).await?.tasks;
     let meant = tasks.into_iter().filter(|task| task.created_at <= now).collect();
     let (_, behind) = apart(state, meant).await?;
     withdraw(state, caller, behind).await
@@ -205,28 +205,28 @@ async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result
     let cancelled = stream::iter(tasks).map(|task| async move {
         // Followed before it is cancelled: its end may come at once.
         let follow = state.changes.follow(task.id);
-        (follow, state.store.cancel(task.id).await)
+        (follow, service::stop(state, task.id).await)
     });
     let mut cancelled = cancelled.buffer_unordered(AT_ONCE);
     let (mut gone, mut going) = (Vec::new(), Vec::new());
     while let Some((follow, answer)) = cancelled.next().await {
         match answer {
-            Ok(task) if task.status == Status::Cancelled => gone.push(task.id),
+            Ok(Some(Glance { task, .. })) if task.status == Status::Cancelled => gone.push(task.id),
             // A worker has it, and must let it go first.
-            Ok(task) => going.push((follow, task)),
+            Ok(Some(seen)) => going.push((follow, seen)),
             // It ended just before.
-            Err(remuda_store::Error::Finished(_) | remuda_store::Error::NotFound { .. }) => {}
+            Ok(None) | Err(ServiceError::NoTask(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
     let ended = going
         .into_iter()
-        .map(|(follow, task)| async move { service::for_end(state, Glance::of(task), follow, LET_GO).await });
+        .map(|(follow, seen)| async move { service::for_end(state, seen, follow, LET_GO).await });
     for Glance { task, .. } in futures_util::future::try_join_all(ended).await? {
         gone.extend((task.status == Status::Cancelled).then_some(task.id));
     }
     if !gone.is_empty() {
-        state.store.hide(&caller.tenant, Dialect::Comfyui, &Hide::Tasks(gone)).await?;
+        service::hide(state, &caller.tenant, Dialect::COMFYUI, Hide::Tasks(gone)).await?;
     }
     Ok(())
 }
@@ -235,11 +235,7 @@ async fn withdraw(state: &AppState, caller: &Caller, tasks: Vec<Task>) -> Result
 pub(super) async fn cancel(state: &AppState, caller: &Caller, task: Task) -> Result<bool, NativeError> {
     match task.status {
         Status::Pending => withdraw(state, caller, vec![task]).await.map(|()| true),
-        Status::Running => match state.store.cancel(task.id).await {
-            Ok(_) => Ok(true),
-            Err(remuda_store::Error::Finished(_)) => Ok(false),
-            Err(error) => Err(error.into()),
-        },
+        Status::Running => Ok(service::stop(state, task.id).await?.is_some()),
         Status::Completed | Status::Failed | Status::Cancelled => Ok(false),
     }
 }

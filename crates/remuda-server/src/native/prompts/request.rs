@@ -42,7 +42,7 @@ pub(super) async fn prompt(
     if prompt.client.is_none() {
         prompt.client = client_in(&uri);
     }
-    let accepted = submit(&state, &caller.tenant, prompt, permit).await?;
+    let accepted = submit(&state, &caller, prompt, permit).await?;
     let Accepted { seen, number, node_errors, .. } = accepted;
     let id = names::prompt_id(&seen.task);
     Ok(Json(json!({"prompt_id": id, "number": shown(number), "node_errors": node_errors})).into_response())

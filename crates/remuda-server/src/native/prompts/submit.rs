@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::NativeError;
 use super::lookup::is_native;
+use crate::access::Caller;
 use crate::native::names;
 use crate::permits::Submission;
 use crate::service::{self, Draft, Taken};
@@ -85,7 +86,7 @@ pub(crate) struct Accepted {
 /// The permit is for the body in memory, and ends with it.
 pub(crate) async fn submit(
     state: &AppState,
-    tenant: &Tenant,
+    caller: &Caller,
     prompt: Prompt,
     permit: Submission,
 ) -> Result<Accepted, NativeError> {
@@ -98,7 +99,7 @@ pub(crate) async fn submit(
     };
     // What was taken in before was checked then, and what has changed since does not unmake it.
     if let Some((id, known)) = external_id.as_deref().zip(idempotency.as_ref())
-        && let Some(before) = taken_in_before(state, tenant, id, known).await?
+        && let Some(before) = taken_in_before(state, caller, id, known).await?
     {
         return Ok(before);
     }
@@ -113,16 +114,12 @@ pub(crate) async fn submit(
         // As with one ComfyUI, an exception is shown at once. What a lost worker had under way is another matter.
         max_retries: prompt.max_retries.unwrap_or(0),
         idempotency,
-        origin: Some(Origin {
-            dialect: Dialect::Comfyui,
-            external_id,
-            client: prompt.client,
-        }),
+        origin: Some(Origin { dialect: Dialect::COMFYUI, external_id, client: prompt.client }),
         ..Draft::new(prompt.workflow, &state.defaults)
     };
-    let mut checked = service::check(state, tenant, draft, &permit).await?;
+    let mut checked = service::check(state, caller, draft, &permit).await?;
     // After the check: what is refused has no number.
-    let (number, priority) = number_and_priority(state, tenant, prompt.number, prompt.front).await?;
+    let (number, priority) = number_and_priority(state, &caller.tenant, prompt.number, prompt.front).await?;
     checked.new.priority = prompt.priority.unwrap_or(priority);
     if let Some(extra) = &mut checked.new.input.extra {
         extra.number = number;
@@ -145,11 +142,11 @@ pub(crate) async fn submit(
 /// The prompt that the same request made before.
 async fn taken_in_before(
     state: &AppState,
-    tenant: &Tenant,
+    caller: &Caller,
     id: &str,
     known: &Idempotency,
 ) -> Result<Option<Accepted>, NativeError> {
-    match service::submitted_before(state, tenant, known).await? {
+    match service::submitted_before(state, caller, known).await? {
         None => Ok(None),
         Some(seen) if is_native(&seen.task) && names::prompt_id(&seen.task) == id => {
             again(state, seen).await.map(Some)
@@ -161,7 +158,7 @@ async fn taken_in_before(
 async fn again(state: &AppState, seen: Glance) -> Result<Accepted, NativeError> {
     state.desk.submitted(state, &seen.task, None);
     let reading = state.permits.read().await?;
-    let extra = state.store.input(seen.task.id).await?.and_then(|input| input.extra);
+    let extra = service::input(state, seen.task.id).await?.and_then(|input| input.extra);
     let number = extra.map_or(0.0, |extra| extra.number);
     drop(reading);
     Ok(Accepted { seen, before: true, number, node_errors: Map::new() })

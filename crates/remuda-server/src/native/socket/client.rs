@@ -93,7 +93,7 @@ impl Client {
 
     /// How many of its prompts have not ended.
     pub(super) async fn unfinished(&self, state: &AppState) -> remuda_store::Result<i64> {
-        state.store.unfinished(&self.tenant, Dialect::Comfyui, Some(&self.id)).await
+        state.store.unfinished(&self.tenant, Dialect::COMFYUI, Some(&self.id)).await
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -143,7 +143,7 @@ impl Desk {
     /// Tells a client that is known here of its prompt.
     fn meet(&self, task: &Task) {
         let Some(origin) = &task.origin else { return };
-        let Some(name) = origin.client.as_ref().filter(|_| origin.dialect == Dialect::Comfyui) else {
+        let Some(name) = origin.client.as_ref().filter(|_| origin.dialect == Dialect::COMFYUI) else {
             return;
         };
         let client = self.clients().known.get(&(task.tenant.clone(), name.clone())).cloned();
@@ -161,7 +161,7 @@ impl Desk {
     pub(crate) fn submitted(&self, state: &AppState, task: &Task, follow: Option<Follow>) {
         let Some(origin) = &task.origin else { return };
         let Some(name) = &origin.client else { return };
-        if origin.dialect != Dialect::Comfyui || name.is_empty() || name.len() > LONGEST_NAME {
+        if origin.dialect != Dialect::COMFYUI || name.is_empty() || name.len() > LONGEST_NAME {
             return;
         }
         let mut clients = self.clients();

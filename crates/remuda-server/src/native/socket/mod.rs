@@ -32,6 +32,9 @@ pub(crate) use desk::Desk;
 
 use crate::state::AppState;
 
+/// Takes a key from the query, too: a browser's websocket sends no headers.
+pub(super) const SOCKET: &str = "/ws";
+
 pub(super) fn routes() -> Router<AppState> {
-    Router::new().route("/ws", get(connection::open))
+    Router::new().route(SOCKET, get(connection::open))
 }

@@ -443,7 +443,7 @@ impl Narrator {
         let all = statuses.len() > 1;
         let mut query = OriginQuery {
             tenant: self.client.tenant.clone(),
-            dialect: Dialect::Comfyui,
+            dialect: Dialect::COMFYUI,
             client: Some(self.client.id.clone()),
             statuses: statuses.to_vec(),
             workflow_id: None,

@@ -26,7 +26,7 @@ pub(crate) fn task(status: Status) -> Task {
     .unwrap();
     task.attempt = 1;
     task.origin = Some(Origin {
-        dialect: Dialect::Comfyui,
+        dialect: Dialect::COMFYUI,
         external_id: Some(NAME.to_owned()),
         client: Some("a".to_owned()),
     });

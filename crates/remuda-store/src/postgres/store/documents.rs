@@ -1,10 +1,10 @@
 //! What tenants keep beside their tasks.
 
 use async_trait::async_trait;
-use remuda_core::{Sha256, Tenant};
+use remuda_core::{Sha256, TaskId, Tenant};
 
 use super::PostgresStore;
-use crate::{Asset, Document, DocumentInfo, DocumentStore, Result};
+use crate::{Asset, AssetUse, Document, DocumentInfo, DocumentStore, Result};
 
 #[async_trait]
 impl DocumentStore for PostgresStore {
@@ -31,6 +31,27 @@ impl DocumentStore for PostgresStore {
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
         let _turn = self.inner.turn_of(Some(tenant)).await?;
         self.inner.assets(tenant, limit).await
+    }
+
+    async fn delete_asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<bool> {
+        let _turn = self.inner.turn_to_write(tenant, 0).await?;
+        self.inner.delete_asset(tenant, sha256).await
+    }
+
+    async fn asset_use(
+        &self,
+        tenant: &Tenant,
+        sha256: Sha256,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<AssetUse> {
+        let _turn = self.inner.turn_of(Some(tenant)).await?;
+        self.inner.asset_use(tenant, sha256, after, limit).await
+    }
+
+    async fn unknown_assets(&self, contents: Vec<Sha256>) -> Result<Vec<Sha256>> {
+        let _turn = self.inner.turn_of(None).await?;
+        self.inner.unknown_assets(&contents).await
     }
 
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {

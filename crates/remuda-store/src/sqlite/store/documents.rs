@@ -1,11 +1,11 @@
 //! What tenants keep beside their tasks.
 
 use async_trait::async_trait;
-use remuda_core::{Sha256, Tenant};
+use remuda_core::{Sha256, TaskId, Tenant};
 
 use super::super::{documents, reads};
 use super::SqliteStore;
-use crate::{Asset, Document, DocumentInfo, DocumentStore, Result};
+use crate::{Asset, AssetUse, Document, DocumentInfo, DocumentStore, Result};
 
 #[async_trait]
 impl DocumentStore for SqliteStore {
@@ -31,6 +31,26 @@ impl DocumentStore for SqliteStore {
     async fn assets(&self, tenant: &Tenant, limit: u32) -> Result<Vec<Asset>> {
         let whose = tenant.clone();
         self.read_of(Some(tenant), move |db| reads::assets(db, &whose, limit)).await
+    }
+
+    async fn delete_asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<bool> {
+        let tenant = tenant.clone();
+        self.write(move |batch| batch.delete_asset(&tenant, sha256)).await
+    }
+
+    async fn asset_use(
+        &self,
+        tenant: &Tenant,
+        sha256: Sha256,
+        after: Option<TaskId>,
+        limit: u32,
+    ) -> Result<AssetUse> {
+        let whose = tenant.clone();
+        self.read_of(Some(tenant), move |db| reads::asset_use(db, &whose, sha256, after, limit)).await
+    }
+
+    async fn unknown_assets(&self, contents: Vec<Sha256>) -> Result<Vec<Sha256>> {
+        self.read_of(None, move |db| reads::unknown_assets(db, &contents)).await
     }
 
     async fn document(&self, tenant: &Tenant, space: &str, path: &str) -> Result<Option<Document>> {

@@ -42,15 +42,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "remuda-littlehorse",
-        &[
-            "remuda-core",
-            "remuda-runner",
-            "remuda-frames",
-            "remuda-preflight",
-            "remuda-pool",
-            "comfyui",
-            "littlehorse",
-        ],
+        &["remuda-core", "remuda-runner", "remuda-frames", "remuda-preflight", "comfyui", "littlehorse"],
     ),
     ("remuda-fleet", &["remuda-core", "remuda-store", "remuda-runner"]),
     (

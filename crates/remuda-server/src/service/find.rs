@@ -42,12 +42,14 @@ pub(crate) async fn whole(
     }
     let id = task.id;
     let size = state.store.task_size(id).await?.ok_or(ServiceError::NoTask(id))?;
-    let pass = state.memory.wait(guest, size.saturating_mul(3), PATIENCE).await;
+    let amount = state.memory.fitting(size.saturating_mul(3));
+    let pass = state.memory.wait(guest, amount, PATIENCE).await;
     let mut pass = pass.map_err(|_| TurnedAway::Memory)?;
     let _reading = state.permits.read().await?;
     let task = state.store.task(id).await?.ok_or(ServiceError::NoTask(id))?;
     // It may have ended since.
-    pass.cover(3 * task.text_bytes() as u64).map_err(|_| TurnedAway::Memory)?;
+    let amount = state.memory.fitting(3 * task.text_bytes() as u64);
+    pass.cover(amount).map_err(|_| TurnedAway::Memory)?;
     Ok((task, Some(pass)))
 }
 

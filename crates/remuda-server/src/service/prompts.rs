@@ -37,7 +37,7 @@ pub(crate) async fn look_up_counted(
         LookedUp::Small(found) => return Ok((found, None)),
         LookedUp::Large { bytes, .. } => bytes,
     };
-    let room = state.memory.wait(guest, bytes.saturating_mul(2), PATIENCE).await;
+    let room = state.memory.wait(guest, state.memory.fitting(bytes.saturating_mul(2)), PATIENCE).await;
     let room = room.map_err(|_| TurnedAway::Memory)?;
     let _reading = state.permits.read().await?;
     Ok((state.store.look_up(lookup).await?, Some(room)))

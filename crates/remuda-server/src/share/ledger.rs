@@ -40,6 +40,11 @@ impl Ledger {
         Self { whole, each, used: 0, tenants: HashMap::new(), addresses: HashMap::new() }
     }
 
+    /// How much there is in all.
+    pub(crate) fn whole(&self) -> u64 {
+        self.whole
+    }
+
     /// Takes this much for a guest, at all levels or at none.
     pub(crate) fn take(&mut self, guest: &Guest, amount: u64) -> Result<(), Refusal> {
         let free = self.whole.saturating_sub(self.used);

@@ -47,6 +47,12 @@ impl Room {
         Self(Arc::new(Mutex::new(Inner { ledger, in_turn, waiting: HashMap::new() })))
     }
 
+    /// As much of an amount as can be had by one who asks while nobody else has anything. What is larger has the room nearly to
+    /// itself, instead of never coming in.
+    pub(crate) fn fitting(&self, amount: u64) -> u64 {
+        amount.min(self.inner().ledger.whole() / 4 * 3)
+    }
+
     /// Takes this much, now or not at all.
     pub(crate) fn take(&self, guest: &Arc<Guest>, amount: u64) -> Result<Pass, Refusal> {
         self.inner().ledger.take(guest, amount)?;
@@ -220,5 +226,11 @@ mod tests {
         assert!(room.inner().waiting.is_empty());
         assert_eq!(room.wait(&a, 9, Duration::from_millis(1)).await.unwrap_err(), Refusal::Whole);
         assert!(room.inner().waiting.is_empty());
+    }
+    #[tokio::test]
+    async fn what_is_larger_than_the_room_comes_in_when_nobody_else_is_there() {
+        let room = Room::new(100);
+        assert_eq!((room.fitting(10), room.fitting(1_000)), (10, 75));
+        assert!(room.take(&guest("a"), room.fitting(1_000)).is_ok());
     }
 }

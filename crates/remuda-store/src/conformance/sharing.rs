@@ -79,32 +79,51 @@ pub async fn often_asked_reads_leave_readers_for_others(fixture: impl Fixture) {
     let [many, one] = tasks[..] else { panic!("two tasks") };
     let whose = ["many", "one"].map(tenant);
     for what in READS {
-        let (store, done) = (&*world.store, AtomicUsize::new(0));
-        let often = join_all((0..OFTEN).map(|_| async {
-            read(store, what, &whose[0], many).await;
-            done.fetch_add(1, Ordering::SeqCst);
-        }));
-        let mut often = pin!(often);
-        if futures_util::poll!(&mut often).is_ready() {
-            // Answered where it was asked: nobody waits.
-            continue;
-        }
-        let begun = done.load(Ordering::SeqCst);
-        let other = pin!(async {
-            read(store, what, &whose[1], one).await;
-            done.load(Ordering::SeqCst)
-        });
-        let before = match select(other, often).await {
-            Either::Left((before, often)) => {
-                often.await;
-                before
+        let mut seen = Vec::new();
+        // A machine that is busy with something else may stop us in the middle; one that is unfair is unfair every time.
+        for _ in 0..3 {
+            let (before, waiting) = answered_before(&world, what, [&whose[0], &whose[1]], [many, one]).await;
+            seen.push((before, waiting));
+            if before <= waiting / 2 {
+                seen.clear();
+                break;
             }
-            Either::Right(_) => OFTEN,
-        };
-        // Some may be answered where they are asked.
-        let (before, waiting) = (before - begun, OFTEN - begun);
-        assert!(before <= waiting / 2, "{what}: {before} of {waiting} were answered before another's");
+        }
+        assert!(seen.is_empty(), "{what}: so many of so many were answered before another's: {seen:?}");
     }
+}
+
+/// How many reads of the first were answered before one of the second that was asked for after them, and how many waited then.
+async fn answered_before(
+    world: &World,
+    what: &str,
+    whose: [&Tenant; 2],
+    [many, one]: [TaskId; 2],
+) -> (usize, usize) {
+    let (store, done) = (&*world.store, AtomicUsize::new(0));
+    let often = join_all((0..OFTEN).map(|_| async {
+        read(store, what, whose[0], many).await;
+        done.fetch_add(1, Ordering::SeqCst);
+    }));
+    let mut often = pin!(often);
+    if futures_util::poll!(&mut often).is_ready() {
+        // Answered where it was asked: nobody waits.
+        return (0, 0);
+    }
+    let begun = done.load(Ordering::SeqCst);
+    let other = pin!(async {
+        read(store, what, whose[1], one).await;
+        done.load(Ordering::SeqCst)
+    });
+    let before = match select(other, often).await {
+        Either::Left((before, often)) => {
+            often.await;
+            before
+        }
+        Either::Right(_) => OFTEN,
+    };
+    // Some may be answered where they are asked.
+    (before - begun, OFTEN - begun)
 }
 
 /// Large writes of one tenant take turns with another's.

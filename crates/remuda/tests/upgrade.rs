@@ -11,7 +11,7 @@ mod support;
 
 use remuda_testbed::postgres;
 use remuda_testbed::process::Program;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{PATIENCE, Running, get, status};
@@ -49,8 +49,25 @@ async fn bytes(url: &str, key: &str) -> Vec<u8> {
     answer.error_for_status().unwrap().bytes().await.unwrap().to_vec()
 }
 
-async fn upgraded(data: &Path, store: &str, fixture: &Value) {
+/// What renders at the sidecar's ComfyUI, and what waits behind it: it went on while its server was replaced.
+async fn render_on(comfyui: &str, prompts: [&str; 2]) {
+    for prompt in prompts {
+        let graph = json!({
+            "1": {"class_type": "RigProgress", "inputs":
+                {"steps": 20, "step_ms": 250, "preview": "none", "preview_size": 16, "seed": 1}},
+            "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": prompt}},
+        });
+        let body = json!({"prompt": graph, "prompt_id": prompt}).to_string();
+        let post = reqwest::Client::new().post(format!("{comfyui}/prompt"));
+        let answer = post.header("content-type", "application/json").body(body).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
+}
+
+/// `held`: what the tasks `leased` and `with_asset` are called at the ComfyUI of the sidecar that has them.
+async fn upgraded(data: &Path, store: &str, fixture: &Value, held: [&str; 2]) {
     let (own, beside) = (Running::sim(1).await, Running::sim(1).await);
+    render_on(beside.url().trim_end_matches('/'), held).await;
     let comfyui = format!("{} own", own.url());
     let more = ["--store", store, "--retention", LONG, "--lease", "5s", "--comfyui", &comfyui];
     let server = Running::serve(data, &more).await;
@@ -86,6 +103,12 @@ async fn upgraded(data: &Path, store: &str, fixture: &Value) {
         let ended = status(base, Some(key), &task(name), "completed").await;
         assert_eq!(ended["result"]["files"].as_array().map(Vec::len), Some(1), "{name}: {ended}");
     }
+    // What rendered on is found there, and not rendered again.
+    for (name, prompt) in ["leased", "with_asset"].into_iter().zip(held) {
+        let ended = get(&format!("{base}/api/v1/tasks/{}", task(name)), Some(key)).await;
+        assert_eq!((&ended["attempt_count"], &ended["losses"]), (&1.into(), &0.into()), "{name}: {ended}");
+        assert_eq!(ended["attempts"][0]["prompt_id"], prompt, "{name}: {ended}");
+    }
     let prompt = text(fixture, "/prompts/pending");
     let deadline = std::time::Instant::now() + PATIENCE;
     while get(&format!("{base}/history/{prompt}"), Some(key)).await[prompt]["status"]["completed"] != true {
@@ -103,8 +126,15 @@ async fn upgraded(data: &Path, store: &str, fixture: &Value) {
 async fn a_sqlite_store_of_9dcd97c_is_taken_over_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = unpacked("sqlite", dir.path());
+    // What renders began a moment ago, and not when the store was made: there is a limit to how long a task may.
+    let file = rusqlite::Connection::open(dir.path().join("remuda.db")).unwrap();
+    let now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+    file.execute(&format!("UPDATE lease SET rendering_since = {now} WHERE rendering_since IS NOT NULL"), ())
+        .unwrap();
+    drop(file);
     let store = format!("sqlite:{}", dir.path().join("remuda.db").display());
-    upgraded(dir.path(), &store, &fixture).await;
+    let held = ["fed49d9b-7d97-4b35-9cba-59cd3326c42b", "a65e898f-71ed-4876-83c7-d5b34b58d06e"];
+    upgraded(dir.path(), &store, &fixture, held).await;
 }
 
 #[tokio::test]
@@ -116,7 +146,11 @@ async fn a_postgresql_store_of_9dcd97c_is_taken_over_with_everything_in_it() {
     let connection = tokio::spawn(connection);
     let dump = std::fs::read_to_string(dir.path().join("remuda.sql")).unwrap();
     client.batch_execute(&dump).await.unwrap();
+    // As above.
+    let begun = "UPDATE remuda.lease SET rendering_since = now() WHERE rendering_since IS NOT NULL";
+    assert_eq!(client.execute(begun, &[]).await.unwrap(), 2);
     drop(client);
     connection.await.unwrap().unwrap();
-    upgraded(dir.path(), &url, &fixture).await;
+    let held = ["72e40b37-e085-4519-b3d1-409ae3fb9142", "526f605b-9c5e-455c-ab01-c1cdda46daed"];
+    upgraded(dir.path(), &url, &fixture, held).await;
 }

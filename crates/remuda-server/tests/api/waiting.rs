@@ -146,8 +146,7 @@ async fn what_ends_before_the_waiting_begins_is_heard_at_once() {
     let mut reader = Reader::new(gateway.get("/api/v1/events").timeout(10 * BOUND).send().await.unwrap());
     let task = format!("{{\"payload\": {GRAPH}}}");
     let prompt = format!("{{\"prompt\": {GRAPH}, \"prompt_id\": \"again\", \"keep\": true}}");
-    for (path, body, prefer, asked) in
-        [("/api/v1/tasks", task, "wait=60", "task"), ("/prompt_sync?timeout=60", prompt, "", "submit")]
+    for (path, body, prefer) in [("/api/v1/tasks", task, "wait=60"), ("/prompt_sync?timeout=60", prompt, "")]
     {
         let key = format!("key of {path}");
         let submit = |prefer: &str| {
@@ -158,7 +157,7 @@ async fn what_ends_before_the_waiting_begins_is_heard_at_once() {
         let first = tokio::spawn(submit(""));
         let taken = reader.next().await.expect("it is taken in").2;
         let task = taken["task"].as_str().unwrap().parse().unwrap();
-        counted.cancel_after(asked, task);
+        counted.cancel_after("glance", task);
         let began = Instant::now();
         let answer = submit(prefer).await.unwrap().text().await.unwrap();
         assert!(answer.contains("cancelled"), "{answer}");

@@ -125,3 +125,13 @@ impl Kept {
         }
     }
 }
+
+/// Under how many names one tenant may have the same content: all of them are deleted at once.
+pub(crate) const MOST_NAMES: i64 = 1_000;
+
+/// Why a further name is refused.
+pub(crate) fn too_many_names() -> Error {
+    let message =
+        format!("one content may have {MOST_NAMES} names: delete it, or use one of those that it has");
+    Error::OverLimit { limit: "names_of_asset", message }
+}

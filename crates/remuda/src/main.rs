@@ -73,8 +73,24 @@ enum Command {
     Config(commands::config::Args),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+/// How many threads wait for files and the like at once. Each keeps about a MiB of its own; what is more than these waits.
+const BLOCKING_THREADS: usize = 64;
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(start()),
+        Err(error) => {
+            ui::note(format_args!("the threads could not be started: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start() -> ExitCode {
     let cli = Cli::parse();
     // Servers log as their settings say; the others only what RUST_LOG asks for.
     if !matches!(cli.command, Command::Serve(_) | Command::Worker(_)) {

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
@@ -19,6 +20,12 @@ use super::{ServiceError, ServiceResult};
 use crate::share::TurnedAway;
 use crate::state::{AppState, Shared};
 use crate::unnamed;
+
+/// How often a file is looked for that somebody may be about to put back …
+const LOOKS: u32 = 20;
+
+/// … and the time between two looks.
+const BETWEEN: Duration = Duration::from_millis(50);
 
 /// How many bytes each tenant is bringing at this moment. Who brings nothing is not in it.
 #[derive(Debug, Clone, Default)]
@@ -202,12 +209,17 @@ async fn keep_now(
         // Perhaps it was done. A file that no row names is removed later.
         Err(error) => return Err(error.into()),
     }
-    // Whoever removed the same content, which nobody had until now, had taken it away before the row was there.
-    if state.files.size(&key).await?.is_none() {
-        state.store.delete_asset(&asset.tenant, asset.sha256).await?;
-        return Err(ServiceError::TakenAway);
+    // Whoever removes the same content, which nobody had until now, may have taken it away before the row was there. One who sees the
+    // row puts it back. One who had looked before does not; then nobody has the content, and everybody who named it since takes back
+    // his own name, and only that: others may have been told that theirs is kept.
+    for _ in 0..LOOKS {
+        if state.files.size(&key).await?.is_some() {
+            return Ok(asset);
+        }
+        tokio::time::sleep(BETWEEN).await;
     }
-    Ok(asset)
+    state.store.withdraw_asset(&asset).await?;
+    Err(ServiceError::TakenAway)
 }
 
 #[cfg(test)]

@@ -67,11 +67,11 @@ async fn again(
     let old = old.briefly();
     drop(counted);
     let permit = state.permits.submission().await?;
-    // It takes twice the room that the body of a submission takes, because it is read from the store as well as written,
+    // It takes half as much room again as the body of a submission takes, because it is read from the store as well as written,
     // and has it before it is read.
     let size = state.store.input_size(old.id).await?.ok_or(ServiceError::NoTask(old.id))?;
     let kept = metadata.as_ref().map_or(0, |metadata| metadata.get().len() as u64);
-    visit.expect(size.saturating_mul(2).saturating_add(kept)).await?;
+    visit.expect((size / 2).saturating_mul(3).saturating_add(kept)).await?;
     let reading = state.permits.read().await?;
     let input = state.store.input(old.id).await?.ok_or(ServiceError::NoTask(old.id))?;
     drop(reading);

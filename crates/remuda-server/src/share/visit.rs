@@ -13,9 +13,9 @@ use super::guest::Guest;
 use super::room::{Pass, Room};
 use crate::error::ApiError;
 
-/// A body that is read whole is held as it came, in a buffer that may be nearly twice as long, and once more in the parts it was
-/// taken apart into.
-const READ_WHOLE: u64 = 3;
+/// A body that is read whole is held as it came, and once more in the parts it was taken apart into. Counted before it comes: two
+/// that never come must leave room for the largest of another tenant.
+const READ_WHOLE: u64 = 2;
 
 /// How long a request waits until others of its tenant make room.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);

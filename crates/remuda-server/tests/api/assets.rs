@@ -152,3 +152,48 @@ async fn a_deleted_file_makes_room_and_one_that_is_needed_stays() {
     json(upload(&one, "a.png").await.unwrap(), 201).await;
     assert!(file.exists());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_uploads_and_deletes_takes_nothing_from_others_with_the_same_bytes() {
+    const ROUNDS: usize = 25;
+    let gateway = Gateway::start().await;
+    let scopes = [Scope::Submit, Scope::Read];
+    let (alice, mallory) =
+        (gateway.ground.key("alice", &scopes).await, gateway.ground.key("mallory", &scopes).await);
+    let (bytes, content) = (b"what both have".as_slice(), Sha256::of(b"what both have"));
+    let upload = |key: &str, name: usize| {
+        gateway.post(&format!("/api/v1/assets?filename={name}.png")).bearer_auth(key).body(bytes).send()
+    };
+    let path = format!("/api/v1/assets/{content}");
+    let delete = |key: &str| gateway.delete(&path).bearer_auth(key).send();
+    let loops: Vec<_> = (0..4)
+        .map(|name| {
+            let post = gateway
+                .post(&format!("/api/v1/assets?filename={name}.png"))
+                .bearer_auth(&mallory)
+                .body(bytes);
+            let gone = gateway.delete(&path).bearer_auth(&mallory);
+            tokio::spawn(async move {
+                loop {
+                    for request in [&post, &gone] {
+                        drop(request.try_clone().unwrap().send().await);
+                    }
+                }
+            })
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        let answers = futures_util::future::join_all((0..4).map(|name| upload(&alice, name))).await;
+        let kept = answers.into_iter().filter(|answer| answer.as_ref().unwrap().status() == 201).count();
+        assert!(kept > 0, "nothing is kept in round {round}");
+        // Somebody may have it in his hands for a moment, to see whether it has a name.
+        let there =
+            remuda_testbed::wait::until("what is kept to be there", crate::support::BOUND, async || {
+                let answer = gateway.get(&path).bearer_auth(&alice).send().await.unwrap();
+                if answer.status() == 200 { Ok(()) } else { Err(answer.status().to_string()) }
+            });
+        there.await.unwrap();
+        assert_eq!(delete(&alice).await.unwrap().status(), 204);
+    }
+    loops.iter().for_each(tokio::task::JoinHandle::abort);
+}

@@ -169,6 +169,7 @@ counted! {
     fn asset(tenant: &Tenant, sha256: Sha256) -> Result<Option<Asset>>;
     fn asset_named(tenant: &Tenant, filename: &str) -> Result<Option<Asset>>;
     fn assets(tenant: &Tenant, limit: u32) -> Result<Vec<Asset>>;
+    fn withdraw_asset(asset: &Asset) -> Result<bool>;
     fn delete_asset(tenant: &Tenant, sha256: Sha256) -> Result<bool>;
     fn asset_use(tenant: &Tenant, sha256: Sha256, after: Option<TaskId>, limit: u32) -> Result<AssetUse>;
     fn unknown_assets(contents: Vec<Sha256>) -> Result<Vec<Sha256>>;

@@ -171,6 +171,7 @@ macro_rules! conformance_tests {
                 assets_are_found_by_content_and_name
                 assets_are_listed_by_name
                 deleted_assets_make_room_and_are_found_no_more
+                a_name_of_an_asset_is_taken_back_alone
                 who_reads_an_asset_is_found_until_it_ends
                 documents_are_kept_and_replaced
                 documents_are_listed_by_prefix

@@ -140,6 +140,44 @@ pub async fn deleted_assets_make_room_and_are_found_no_more(fixture: impl Fixtur
     assert_eq!(world.store.room(&tenant("a")).await.expect("it answers"), 100);
 }
 
+/// Who takes back the name of an upload takes back that and no other, and not what came again since. Names of one content have an end.
+pub async fn a_name_of_an_asset_is_taken_back_alone(fixture: impl Fixture) {
+    let quota = Quota { waiting: 0, bytes: 1_000 };
+    let world = World::with(fixture, |options| options.quota = quota).await;
+    let content = Sha256::of(b"one");
+    let asset = |filename: &str| Asset {
+        tenant: tenant("a"),
+        sha256: content,
+        key: format!("assets/{content}"),
+        filename: filename.to_owned(),
+        mime: "image/png".to_owned(),
+        size: 900,
+        created_at: world.now(),
+    };
+    let (first, second) = (asset("1.png"), asset("2.png"));
+    for asset in [&first, &second] {
+        world.store.add_asset(asset.clone()).await.expect("it is kept");
+    }
+    let withdraw = async |asset: &Asset| world.store.withdraw_asset(asset).await.expect("it answers");
+    let room = async || world.store.room(&tenant("a")).await.expect("it answers");
+    world.clock.advance(SECOND);
+    let again = Asset { created_at: world.now(), ..first.clone() };
+    world.store.add_asset(again.clone()).await.expect("it is kept");
+    assert!(!withdraw(&first).await, "it came again");
+    assert!(withdraw(&again).await);
+    assert_eq!(room().await, 100, "there is another name");
+    assert_eq!(world.store.asset(&tenant("a"), content).await.expect("it answers"), Some(second.clone()));
+    assert!(withdraw(&second).await && !withdraw(&second).await);
+    assert_eq!(room().await, 1_000);
+
+    for n in 0..1_000 {
+        world.store.add_asset(asset(&format!("{n}.png"))).await.expect("it is kept");
+    }
+    let refused = world.store.add_asset(asset("one more.png")).await;
+    assert!(matches!(refused, Err(Error::OverLimit { limit: "names_of_asset", .. })), "{refused:?}");
+    world.store.add_asset(asset("7.png")).await.expect("it has that name");
+}
+
 /// Whoever reads an upload is found while it waits and while it runs, behind however many others.
 pub async fn who_reads_an_asset_is_found_until_it_ends(fixture: impl Fixture) {
     let world = World::new(fixture).await;

@@ -12,6 +12,7 @@ use super::inner::Inner;
 use super::rows::{self, get};
 use super::session::attempt;
 use super::usages;
+use crate::options::{MOST_NAMES, too_many_names};
 use crate::{Asset, AssetUse, Error, Result};
 
 const KEY: &str = "id, name, tenant, scopes, hash, created_at, revoked_at";
@@ -121,6 +122,20 @@ impl Inner {
         let content =
             Columns::default().with(Type::TEXT, asset.tenant.as_str()).with(Type::BYTEA, &asset.sha256.0[..]);
         let is_known = !transaction.query(known, &content.params()).await?.is_empty();
+        if is_known {
+            let names = "SELECT (SELECT count(*) FROM (SELECT 1 FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 LIMIT $4) n) = $4 \
+                AND NOT EXISTS (SELECT 1 FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 AND filename = $3)";
+            let wanted = Columns::default()
+                .with(Type::TEXT, asset.tenant.as_str())
+                .with(Type::BYTEA, &asset.sha256.0[..])
+                .with(Type::TEXT, asset.filename.as_str())
+                .with(Type::INT8, MOST_NAMES);
+            let rows = transaction.query(names, &wanted.params()).await?;
+            if rows.first().map(|row| get::<bool>(row, 0)).transpose()?.unwrap_or(false) {
+                transaction.rollback().await?;
+                return Err(too_many_names().into());
+            }
+        }
         let statement = format!(
             "INSERT INTO remuda.asset ({ASSET}) VALUES ($1, $2, $3, $4, $5, $6, $7) \
              ON CONFLICT (tenant, sha256, filename) DO UPDATE SET key = excluded.key, mime = excluded.mime, \
@@ -162,6 +177,33 @@ impl Inner {
         }
         transaction.commit().await?;
         Ok(size.is_some())
+    }
+
+    pub(super) async fn withdraw_asset(&self, asset: &Asset) -> Result<bool> {
+        attempt!(self.sessions, self.try_withdraw_asset(asset))
+    }
+
+    async fn try_withdraw_asset(&self, asset: &Asset) -> Result<bool, Fault> {
+        let transaction = self.sessions.begin().await?;
+        let whose = Columns::default().with(Type::TEXT, asset.tenant.as_str());
+        let lock = "SELECT 1 FROM remuda.counter WHERE tenant = $1 AND shard = -2 FOR UPDATE";
+        transaction.query(lock, &whose.params()).await?;
+        let content = || {
+            Columns::default().with(Type::TEXT, asset.tenant.as_str()).with(Type::BYTEA, &asset.sha256.0[..])
+        };
+        let delete = "DELETE FROM remuda.asset WHERE tenant = $1 AND sha256 = $2 AND filename = $3 AND created_at = $4 \
+            RETURNING 1";
+        let this =
+            content().with(Type::TEXT, asset.filename.as_str()).with(Type::TIMESTAMPTZ, asset.created_at);
+        let is_gone = !transaction.query(delete, &this.params()).await?.is_empty();
+        if is_gone {
+            let less = content().with(Type::INT8, asset.size);
+            let count = "UPDATE remuda.counter SET stored = stored - $3 WHERE tenant = $1 AND shard = -2 \
+                AND NOT EXISTS (SELECT 1 FROM remuda.asset WHERE tenant = $1 AND sha256 = $2)";
+            transaction.execute(count, &less.params()).await?;
+        }
+        transaction.commit().await?;
+        Ok(is_gone)
     }
 
     /// Running tasks are few, and looked at each time: one that begins while others are looked at is not missed.

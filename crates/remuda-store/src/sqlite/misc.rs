@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::batch::Batch;
 use super::fault::{Outcome, corrupt};
 use super::rows::{self, json_text, micros, opt_micros};
+use crate::options::{MOST_NAMES, too_many_names};
 use crate::{Asset, Error};
 
 impl Batch<'_> {
@@ -77,7 +78,14 @@ impl Batch<'_> {
     pub(super) fn add_asset(&mut self, asset: &Asset) -> Outcome<()> {
         let known = "SELECT 1 FROM asset WHERE tenant = ? AND sha256 = ?";
         let known = self.db.prepare_cached(known)?.exists((asset.tenant.as_str(), asset.sha256.0))?;
-        if !known {
+        if known {
+            let names = "SELECT (SELECT count(*) FROM (SELECT 1 FROM asset WHERE tenant = ?1 AND sha256 = ?2 LIMIT ?4)) = ?4 \
+                         AND NOT EXISTS (SELECT 1 FROM asset WHERE tenant = ?1 AND sha256 = ?2 AND filename = ?3)";
+            let wanted = (asset.tenant.as_str(), asset.sha256.0, &asset.filename, MOST_NAMES);
+            if self.db.prepare_cached(names)?.query_row(wanted, |row| row.get(0))? {
+                return Err(too_many_names().into());
+            }
+        } else {
             self.may_have(&asset.tenant, Usage { waiting: 0, bytes: asset.size })??;
             self.state.read_usage_again(&asset.tenant);
         }
@@ -94,6 +102,20 @@ impl Batch<'_> {
             micros(asset.created_at),
         ])?;
         Ok(())
+    }
+
+    /// Forgets that an uploaded file came under this name.
+    pub(super) fn withdraw_asset(&mut self, asset: &Asset) -> Outcome<bool> {
+        let sql = "DELETE FROM asset WHERE tenant = ? AND sha256 = ? AND filename = ? AND created_at = ?";
+        let this = (asset.tenant.as_str(), asset.sha256.0, &asset.filename, micros(asset.created_at));
+        if self.db.prepare_cached(sql)?.execute(this)? == 0 {
+            return Ok(false);
+        }
+        let sql = "UPDATE stored SET bytes = bytes - ?3 WHERE tenant = ?1 \
+                   AND NOT EXISTS (SELECT 1 FROM asset WHERE tenant = ?1 AND sha256 = ?2)";
+        self.db.prepare_cached(sql)?.execute((asset.tenant.as_str(), asset.sha256.0, asset.size))?;
+        self.state.read_usage_again(&asset.tenant);
+        Ok(true)
     }
 
     /// Forgets an uploaded file under all its names.

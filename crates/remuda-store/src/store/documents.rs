@@ -13,7 +13,8 @@ pub trait DocumentStore: fmt::Debug + Send + Sync + 'static {
     /// How many bytes a tenant may still bring before it has all that one may have.
     async fn room(&self, tenant: &Tenant) -> Result<u64>;
 
-    /// Keeps what is known of an uploaded file. [`crate::Error::OverLimit`] when its content is new and there is no room for it.
+    /// Keeps what is known of an uploaded file. [`crate::Error::OverLimit`] when its content is new and there is no room for it, or
+    /// when it has a thousand names and this is another one.
     async fn add_asset(&self, asset: Asset) -> Result<()>;
 
     /// An uploaded file of a tenant, by its content.
@@ -27,6 +28,10 @@ pub trait DocumentStore: fmt::Debug + Send + Sync + 'static {
 
     /// Forgets an uploaded file of a tenant under all its names; whether there was one. Its bytes count no more.
     async fn delete_asset(&self, tenant: &Tenant, sha256: Sha256) -> Result<bool>;
+
+    /// Forgets that an uploaded file came under this name, if it did not come again since; whether it did. With its last name its
+    /// bytes count no more.
+    async fn withdraw_asset(&self, asset: &Asset) -> Result<bool>;
 
     /// Looks for a task of a tenant that has not ended and reads this content: at `limit` tasks that wait, after `after` in the
     /// order of their ids, and at all that run.

@@ -38,6 +38,11 @@ impl DocumentStore for PostgresStore {
         self.inner.delete_asset(tenant, sha256).await
     }
 
+    async fn withdraw_asset(&self, asset: &Asset) -> Result<bool> {
+        let _turn = self.inner.turn_to_write(&asset.tenant, 0).await?;
+        self.inner.withdraw_asset(asset).await
+    }
+
     async fn asset_use(
         &self,
         tenant: &Tenant,

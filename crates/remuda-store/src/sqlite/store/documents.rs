@@ -38,6 +38,11 @@ impl DocumentStore for SqliteStore {
         self.write(move |batch| batch.delete_asset(&tenant, sha256)).await
     }
 
+    async fn withdraw_asset(&self, asset: &Asset) -> Result<bool> {
+        let asset = asset.clone();
+        self.write(move |batch| batch.withdraw_asset(&asset)).await
+    }
+
     async fn asset_use(
         &self,
         tenant: &Tenant,

@@ -136,4 +136,13 @@ mod tests {
         assert!(!report.is_clean() && report.markdown().contains("**violated**"));
         assert!(report.summary().contains("1 violations"));
     }
+
+    #[test]
+    fn every_attack_has_its_row_in_the_documentation() {
+        let page = include_str!("../../../docs/security.md");
+        for attack in crate::catalogue::CATALOGUE {
+            let row = format!("\n| `{}` | {} | ", attack.name, attack.what);
+            assert!(page.contains(&row), "{} is not in the table, or as something else", attack.name);
+        }
+    }
 }

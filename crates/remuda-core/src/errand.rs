@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Status, TaskId, Tenant, Timestamp};
 
-/// So many bytes are kept of why a try failed.
+/// How many bytes are kept of why a try failed.
 const MOST_WHY: usize = 2_000;
 
 /// Something to be done outside once a task has ended. It is kept with the task, falls due in the commit that ends it, and is

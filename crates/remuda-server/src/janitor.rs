@@ -30,7 +30,7 @@ const STALE_UPLOAD: Duration = Duration::from_secs(24 * 3600);
 /// The folders of uploads.
 const FOLDERS: u16 = 256;
 
-/// So many contents are looked for in the store together.
+/// How many contents are looked for in the store together.
 const CONTENTS: usize = 500;
 
 /// How the housekeeping is done.

@@ -8,7 +8,7 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// So many nodes show the same text of so many bytes: 48 MiB in all.
+/// How many nodes show the same text, and how many bytes it has: 48 MiB in all.
 const SHOWN: usize = 192;
 const TEXT: usize = 256 << 10;
 /// How many repeat what they said at the same time.

@@ -8,7 +8,7 @@ use crate::access::Caller;
 use crate::state::AppState;
 use crate::unnamed;
 
-/// So many waiting tasks are looked at together.
+/// How many waiting tasks are looked at together.
 const PAGE: u32 = 1000;
 
 /// Deletes a file of the caller's tenant, under all its names. A task that has not ended keeps its files.

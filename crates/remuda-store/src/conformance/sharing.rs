@@ -89,7 +89,7 @@ pub async fn often_asked_reads_leave_readers_for_others(fixture: impl Fixture) {
                 break;
             }
         }
-        assert!(seen.is_empty(), "{what}: so many of so many were answered before another's: {seen:?}");
+        assert!(seen.is_empty(), "{what}: answered before another's, and how many waited: {seen:?}");
     }
 }
 

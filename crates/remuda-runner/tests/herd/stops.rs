@@ -220,7 +220,10 @@ async fn a_result_that_cannot_be_stored_is_kept_for_a_while_and_the_worker_goes_
     for id in [first, second] {
         let task = rig.completed(id).await;
         let attempts = rig.store.attempts(id, 1000).await.unwrap();
-        assert_eq!((task.attempt, task.result.unwrap().files.len()), (1, 1), "{attempts:?}");
+        // A claim that is answered in the moment in which its worker turns idle, and asks anew, goes back before it begins.
+        let begun =
+            attempts.iter().filter(|attempt| attempt.outcome != Some(AttemptOutcome::Returned)).count();
+        assert_eq!((begun, task.losses, task.result.unwrap().files.len()), (1, 0, 1), "{attempts:?}");
     }
     assert_eq!(sim.stats().executions_total, 3);
     herd.stop(BOUND).await;

@@ -87,7 +87,7 @@ async fn job(
     ReadCaller(caller): ReadCaller,
     TaskPath(id): TaskPath,
 ) -> ApiResult<Json<Job>> {
-    Ok(Json(service::get(&state, &caller, id).await?.into()))
+    Ok(Json(service::glance(&state, &caller, id).await?.task.into()))
 }
 
 /// Every error, also those of the layers above: no key, say.

@@ -98,7 +98,7 @@ pub(crate) async fn events(
 ) -> ApiResult<Response> {
     // Before the first look: nothing that happens in between may be missed.
     let follow = state.changes.follow(id);
-    let task = service::get(&state, &caller, id).await?;
+    let task = service::glance(&state, &caller, id).await?.task;
     let resume = headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let after = match resume.or(what.after).as_deref().map(str::trim) {
         None | Some("") => 0,

@@ -10,6 +10,7 @@ use crate::access::ReadCaller;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::extract::ApiPath;
 use crate::service;
+use crate::share::Visit;
 use crate::state::AppState;
 
 /// One file of a task's result.
@@ -43,6 +44,6 @@ pub(crate) async fn output(
     let n: i32 = n.parse().map_err(|_| {
         ApiError::bad_request("malformed_id", format!("{n:?} is not the number of an output; the first is 0"))
     })?;
-    let file = service::output(&state, &caller, id, n).await?;
+    let file = service::output(&state, &Visit::guest(), &caller, id, n).await?;
     send(&state, &method, &headers, Sendable::from(&file)).await
 }

@@ -13,15 +13,7 @@ use crate::state::Shared;
 /// How many of the last attempts are shown: a task that goes back again and again has attempts without end.
 const ATTEMPTS: u32 = 100;
 
-/// A task that the caller may see. Another tenant's is not there.
-pub(crate) async fn get(state: &Shared, caller: &Caller, id: TaskId) -> ServiceResult<Task> {
-    match state.store.task(id).await? {
-        Some(task) if caller.sees(&task.tenant) => Ok(task),
-        _ => Err(ServiceError::NoTask(id)),
-    }
-}
-
-/// The same, without what may be long: to see how it is, and whose.
+/// A task that the caller may see, without what may be long. Another tenant's is not there.
 pub(crate) async fn glance(state: &Shared, caller: &Caller, id: TaskId) -> ServiceResult<Glance> {
     match state.store.glance(id).await? {
         Some(seen) if caller.sees(&seen.task.tenant) => Ok(seen),
@@ -116,8 +108,15 @@ pub(crate) async fn list(state: &Shared, query: &ListQuery) -> ServiceResult<Pag
 }
 
 /// One file that a task left.
-pub(crate) async fn output(state: &Shared, caller: &Caller, id: TaskId, n: i32) -> ServiceResult<OutputFile> {
-    let task = get(state, caller, id).await?;
+pub(crate) async fn output(
+    state: &Shared,
+    guest: &Arc<Guest>,
+    caller: &Caller,
+    id: TaskId,
+    n: i32,
+) -> ServiceResult<OutputFile> {
+    let seen = glance(state, caller, id).await?;
+    let (task, _counted) = whole(state, guest, seen).await?;
     let files = task.result.map(|result| result.files).unwrap_or_default();
     let count = files.len();
     let found = files.into_iter().find(|file| file.n == n);

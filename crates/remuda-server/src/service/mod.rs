@@ -26,7 +26,7 @@ pub(crate) use cancel::cancel;
 pub(crate) use discard::delete_asset;
 pub(crate) use error::{ServiceError, ServiceResult};
 pub(crate) use feed::{Begin, FeedReader, FeedWish, follow_feed};
-pub(crate) use find::{Details, Wish, details, get, glance, list, output, query, whole};
+pub(crate) use find::{Details, Wish, details, glance, list, output, query, whole};
 pub(crate) use prompts::{
     hide, input, lease, list_origin, look_up, look_up_briefly, look_up_counted, recall, seen, stop,
     unfinished,
